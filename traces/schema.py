@@ -1,0 +1,166 @@
+"""The facts: one recorded call, its usage, and its prompt as an ordered list of blocks.
+
+Values only: nothing here reads files, knows a provider's rules or keeps money. Unknown is `None`, never 0.
+Times are aware datetimes in UTC, tokens are whole numbers.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import IntEnum
+from typing import Any, Literal, TypeAlias
+
+SCHEMA = "cachewright.trace/1"
+
+JsonObject: TypeAlias = dict[str, Any]
+Kind: TypeAlias = Literal["main", "subagent", "summary", "keepalive", "prewarm", "retry", "count", "side"]
+Ttl: TypeAlias = Literal["5m", "1h"]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that the provider reported for one call, in this project's names; `None` is unknown.
+
+    `input_tokens` is always the whole input: read + write + uncached. `write_tokens` is the total of all
+    lifetimes; `write_5m_tokens` and `write_1h_tokens` are its split where the provider gave one.
+    """
+
+    input_tokens: int | None = None
+    read_tokens: int | None = None
+    write_tokens: int | None = None
+    write_5m_tokens: int | None = None
+    write_1h_tokens: int | None = None
+    output_tokens: int | None = None
+
+    @property
+    def uncached_tokens(self) -> int | None:
+        """Input that was neither read nor written, or `None` where that cannot be told."""
+        if self.input_tokens is None or self.read_tokens is None:
+            return None
+        return self.input_tokens - self.read_tokens - (self.write_tokens or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a row was read: file, 1-based line, and the byte span of the row in that file."""
+
+    file: str
+    line: int
+    offset: int = 0
+    length: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP attempt to an API, as recorded. `request` keeps the key order of the body that was sent.
+
+    `started_at` is `None` only in usage tables that hold no times. `clock` is "relative" when the times count
+    from an unknown day (a CSV with mm:ss), so that no dated rule or price may be chosen by them.
+    """
+
+    id: str
+    trace: str
+    provider: str
+    started_at: datetime | None
+    seq: int = 0
+    agent: str = "main"
+    parent: str | None = None
+    kind: Kind = "main"
+    attempt: int = 1
+    api: str | None = None
+    host: str | None = None
+    key_fp: str | None = None
+    model: str | None = None
+    betas: tuple[str, ...] = ()
+    first_token_at: datetime | None = None
+    ended_at: datetime | None = None
+    status: int | None = None
+    request: JsonObject | None = None
+    response: JsonObject | None = None
+    tokens: Mapping[str, int] | None = None
+    usage: Usage = field(default_factory=Usage)
+    clock: Literal["utc", "relative"] = "utc"
+    place: Place | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the provider refused the call, so that it neither read nor wrote the cache."""
+        return self.status is not None and self.status >= 400
+
+
+class Level(IntEnum):
+    """The three levels of a prompt in rendering order; a change at one spares those before it."""
+
+    TOOLS = 0
+    SYSTEM = 1
+    MESSAGES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One provider content block: a tool, a system text, a message part.
+
+    `wire` digests the block as sent (key order kept, cache markers removed), `meaning` digests it normalised
+    (keys sorted): equal meaning with different wire is a change of serialisation only. Both are 16 bytes.
+    `kind` is the provider's type word ("tool" for tools), `size` the UTF-8 length of the JSON text.
+    """
+
+    wire: bytes
+    meaning: bytes
+    level: Level
+    kind: str
+    role: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A cache marker that the client put on block `index`; `ttl` as asked for ("5m" where it was left out)."""
+
+    index: int
+    ttl: Ttl
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a provider's cache sees of one request: blocks in rendering order with their running identity.
+
+    blocks    n blocks, tools then system then messages
+    paths     n JSON pointers into the request body
+    chain     n digests (16 bytes); `chain[i]` identifies blocks 0..i, independent of markers and parameters
+    ends      n cumulative token counts: `ends[i]` tokens stand in blocks 0..i; empty where not yet counted
+    errors    n errors of `ends` in tokens, 0 where exact
+    marks     markers in rendering order
+    automatic lifetime of a top-level marker (the provider places it), or `None`
+    params    parameters that may enter the cache's key, by name, as canonical JSON text
+    scope     who may share entries: provider, host and key fingerprint
+    """
+
+    provider: str
+    model: str
+    platform: str
+    scope: str
+    blocks: tuple[Block, ...]
+    paths: tuple[str, ...]
+    chain: tuple[bytes, ...]
+    marks: tuple[Mark, ...] = ()
+    automatic: Ttl | None = None
+    params: tuple[tuple[str, str], ...] = ()
+    ends: Sequence[int] = ()
+    errors: Sequence[int] = ()
+
+    @property
+    def total(self) -> int:
+        """Tokens of the whole input, as far as counted."""
+        return self.ends[-1] if self.ends else 0
+
+    def tokens_of(self, index: int) -> int:
+        """Tokens of block `index`."""
+        return self.ends[index] - (self.ends[index - 1] if index else 0)
+
+    def tokens_before(self, index: int) -> int:
+        """Tokens of all blocks in front of block `index` (the whole prompt for `index` == n)."""
+        return self.ends[index - 1] if index else 0
