@@ -105,7 +105,8 @@ class Block:
 
     `wire` digests the block as sent (key order kept, cache markers removed), `meaning` digests it normalised
     (keys sorted): equal meaning with different wire is a change of serialisation only. Both are 16 bytes.
-    `kind` is the provider's type word ("tool" for tools), `size` the UTF-8 length of the JSON text.
+    `kind` is the provider's type word ("tool" for tools), `size` the UTF-8 length of the JSON text, `weight` an
+    estimate of its tokens before calibration (see `traces.tokens`).
     """
 
     wire: bytes
@@ -114,6 +115,9 @@ class Block:
     kind: str
     role: str
     size: int
+    weight: int
+    image: bool = False
+    citations: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class Rates:
     read: Decimal
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rules:
     """The rules in force for one model on one platform at one moment.
 
