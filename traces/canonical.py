@@ -81,6 +81,8 @@ class Interner:
         self, part: anthropic.Part, value: JsonObject, raw: bytes, wire: bytes, recorded: int | None
     ) -> Block:
         kind = "tool" if part.path.startswith("/tools/") else value.get("type")
+        if kind == "text" and value.get("text") == "":
+            kind = "empty_text"
         return Block(
             wire=wire,
             meaning=digest(dump_sorted(_normalised(value))),

@@ -137,6 +137,7 @@ class Prompt:
     chain     n digests (16 bytes); `chain[i]` identifies blocks 0..i, independent of markers and parameters
     ends      n cumulative token counts: `ends[i]` tokens stand in blocks 0..i; empty where not yet counted
     errors    n errors of `ends` in tokens, 0 where exact
+    tail      tokens billed beyond the last block (framing of the answer to come)
     marks     markers in rendering order
     automatic lifetime of a top-level marker (the provider places it), or `None`
     params    parameters that may enter the cache's key, by name, as canonical JSON text
@@ -155,11 +156,12 @@ class Prompt:
     params: tuple[tuple[str, str], ...] = ()
     ends: Sequence[int] = ()
     errors: Sequence[int] = ()
+    tail: int = 0
 
     @property
     def total(self) -> int:
         """Tokens of the whole input, as far as counted."""
-        return self.ends[-1] if self.ends else 0
+        return (self.ends[-1] if self.ends else 0) + self.tail
 
     def tokens_of(self, index: int) -> int:
         """Tokens of block `index`."""

@@ -64,13 +64,15 @@ class Meter:
             for index, link in enumerate(prompt.chain)
             if (prompt.model, link) in self._anchors
         ]
-        if total is not None and prompt.blocks:
-            known.append((len(prompt.blocks) - 1, total))
+        last = len(prompt.blocks) - 1
+        if total is not None and prompt.blocks and (not known or known[-1][0] != last):
+            known.append((last, total))
         ends, errors = _spread([block.weight for block in prompt.blocks], _monotone(known))
-        return replace(prompt, ends=ends, errors=errors)
+        tail = max(0, total - ends[-1]) if total is not None and ends else 0
+        return replace(prompt, ends=ends, errors=errors, tail=tail)
 
 
-def _cumulated(counts: Sequence[int]) -> array[int]:
+def _cumulated(counts: Sequence[int]) -> "array[int]":
     ends, total = array("q"), 0
     for count in counts:
         total += count
@@ -105,7 +107,7 @@ def _monotone(known: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return kept
 
 
-def _spread(weights: list[int], anchors: list[tuple[int, int]]) -> tuple[array[int], array[int]]:
+def _spread(weights: list[int], anchors: list[tuple[int, int]]) -> "tuple[array[int], array[int]]":
     """Cumulative tokens and their errors: exact at anchors, shared out by weight between them."""
     ends, errors = array("q"), array("q")
     start, floor = 0, 0
@@ -120,7 +122,7 @@ def _spread(weights: list[int], anchors: list[tuple[int, int]]) -> tuple[array[i
     return ends, errors
 
 
-def _fill(weights: list[int], floor: int, ceiling: int, ends: array[int], errors: array[int]) -> None:
+def _fill(weights: list[int], floor: int, ceiling: int, ends: "array[int]", errors: "array[int]") -> None:
     sum_of_weights, seen, span = sum(weights) or 1, 0, ceiling - floor
     for weight in weights[:-1]:
         seen += weight

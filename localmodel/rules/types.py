@@ -99,7 +99,7 @@ EntryKey: TypeAlias = tuple[bytes, bytes]
 class CacheState:
     """All entries of a provider that the calls so far have left; a persistent map, so that `step` stays pure."""
 
-    entries: HashTrieMap[EntryKey, Entry] = field(default_factory=HashTrieMap)
+    entries: "HashTrieMap[EntryKey, Entry]" = field(default_factory=HashTrieMap)
 
 
 @dataclass(frozen=True, slots=True)

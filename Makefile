@@ -1,0 +1,58 @@
+# Needs make and a Python >= 3.11 with its venv module; everything else goes into .venv.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHONS := python3.13 python3.12 python3.11 python3
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+.DEFAULT_GOAL := help
+.PHONY: help audit test check bench golden docs clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+audit: $(VENV)/.base ## audit the bundled trace of 14 calls
+	@$(BIN)/cachewright audit traces/recorded/fourteen/calls.jsonl
+
+test: $(VENV)/.dev ## run all tests, two at a time; skips are listed with their reasons
+	@$(BIN)/python -m pytest -n 2 tests
+
+check: $(VENV)/.dev ## lint, format, types, import contracts, architecture
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m pytest -q tests/architecture
+
+bench: $(VENV)/.dev ## run the benchmarks alone, with their figures
+	@$(BIN)/python -m pytest -s tests/bench
+
+golden: $(VENV)/.dev ## write the golden files anew; read them in the diff
+	@$(BIN)/python -m pytest tests/golden --golden-update
+
+docs: $(VENV)/.dev ## write docs/cli.md from the --help texts
+	@$(BIN)/python docs/generate.py > docs/cli.md.new
+	@mv docs/cli.md.new docs/cli.md
+
+clean: ## remove .venv, caches and builds
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A name on PATH may be a shim that does not run, or a Python without venv: ask each one.
+$(VENV)/.python:
+	@for name in $(PYTHONS); do \
+		$$name -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
+		echo "setting up $(VENV) with $$($$name --version)" >&2; \
+		$$name -m venv --clear $(VENV) && touch $@ && exit 0; \
+		exit 1; \
+	done; \
+	echo "none of $(PYTHONS) is Python >= 3.11 with venv: install one (Debian: python3-venv)" >&2; exit 1
+
+# Stamps keep repeats fast: they are older than pyproject.toml only when it changed.
+$(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/.python
+	@$(INSTALL) .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.python
+	@$(INSTALL) '.[dev]'
+	@touch $(VENV)/.base $@

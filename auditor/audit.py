@@ -1,0 +1,121 @@
+"""An audit: calls in, verdicts and diagnoses out. The fold that everything else hangs on.
+
+Each call is canonicalised and loses its body as it streams in; then, in time order, it is measured, predicted,
+compared with its bill and, if tokens were lost, diagnosed (bodies of the two calls concerned are read again).
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from auditor.context import BodyOf, Context
+from auditor.diagnose import diagnose
+from auditor.history import History
+from auditor.records import Audited, Diagnosis, Finding
+from auditor.replay import predict, readable_from, slack_of, start_of, without_bodies
+from auditor.usage_only import UsageOnly
+from localmodel.rules.load import Ruleset
+from localmodel.rules.types import CacheState
+from traces.canonical import Interner, canonical
+from traces.errors import MalformedRow
+from traces.schema import Call, Prompt
+from traces.tokens import Meter, estimate
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class Audit:
+    """The result: calls in time order, and warnings about rows that were used without their body."""
+
+    ruleset: Ruleset
+    calls: list[Audited]
+    warnings: list[str] = field(default_factory=list)
+
+
+def gather(calls: Iterable[Call], warnings: list[str]) -> list[tuple[Call, Prompt | None]]:
+    """Canonicalise calls as they stream in and drop their bodies. A broken body leaves a usage-only call."""
+    interner, gathered = Interner(estimate), []
+    for call in calls:
+        try:
+            prompt = canonical(call, interner)
+        except MalformedRow as error:
+            prompt = None
+            warnings.append(f"{call.place or call.id}: {error}; the call is judged by its usage alone")
+        gathered.append((without_bodies(call), prompt))
+    return gathered
+
+
+def audit(
+    calls: Iterable[Call],
+    ruleset: Ruleset,
+    body_of: BodyOf,
+    *,
+    progress: Progress | None = None,
+) -> Audit:
+    """Audit recorded calls under a ruleset. `body_of` reads the request of a call again."""
+    result = Audit(ruleset, [])
+    gathered = gather(calls, result.warnings)
+    gathered.sort(key=lambda one: start_of(one[0]))
+    history, usage_only = History(), UsageOnly()
+    state, meter = CacheState(), Meter()
+    for index, (call, prompt) in enumerate(gathered):
+        at = start_of(call)
+        rules = ruleset.at(call.model or "", prompt.platform if prompt else "claude_api", call.started_at)
+        audited = Audited(index, call, prompt, at, readable_from(call, rules.readable_fallback_s))
+        state = _take(audited, state, ruleset, meter, history, usage_only, body_of)
+        result.calls.append(audited)
+        if progress is not None:
+            progress(index + 1, len(gathered))
+    usage_only.finish()
+    return result
+
+
+def _take(
+    audited: Audited,
+    state: CacheState,
+    ruleset: Ruleset,
+    meter: Meter,
+    history: History,
+    usage_only: UsageOnly,
+    body_of: BodyOf,
+) -> CacheState:
+    call = audited.call
+    after, outcome = predict(state, audited, ruleset, meter)
+    if call.failed:
+        audited.verdict, audited.note = "unknown", f"failed with status {call.status}: not a cache result"
+    elif outcome is None or audited.prompt is None:
+        rules = ruleset.at(call.model or "", "claude_api", None if call.clock == "relative" else call.started_at)
+        usage_only.take(audited, rules)
+    else:
+        previous = history.previous(audited.prompt, call.trace, call.agent, call.parent)
+        audited.previous = None if previous is None else previous.index
+        if call.usage.read_tokens is None:
+            audited.note = "cached tokens not reported: neither a hit nor a miss"
+        else:
+            read, slack = call.usage.read_tokens, slack_of(audited)
+            context = Context(audited, audited.prompt, outcome, state, history, body_of, read, slack)
+            audited.diagnosis = diagnose(context)
+            _judge(audited, history)
+    history.add(audited)
+    return after
+
+
+def _judge(audited: Audited, history: History) -> None:
+    """Verdict from the bill and the diagnosis; the first of a group that started together is told apart."""
+    usage, diagnosis = audited.call.usage, audited.diagnosis
+    read, write = usage.read_tokens or 0, usage.write_tokens or 0
+    if not read and not write:
+        audited.verdict = "not_engaged"
+    elif diagnosis is not None and diagnosis.lost_tokens:
+        audited.verdict = "partial_miss" if read else "miss"
+    else:
+        audited.verdict = "hit" if read else "cold_write"
+    if diagnosis is not None and diagnosis.primary.cause == "not_yet_readable" and diagnosis.reference is not None:
+        _mark_leader(history.calls[diagnosis.reference], audited)
+
+
+def _mark_leader(leader: Audited, follower: Audited) -> None:
+    """The first of simultaneous calls lost nothing, but its entry is what the others could not read yet."""
+    if leader.diagnosis is None:
+        evidence = f"first of calls that started together: its own write was necessary, {follower.call.id} repeated it"
+        leader.diagnosis = Diagnosis(Finding("not_yet_readable", "established", [evidence]))

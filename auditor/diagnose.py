@@ -1,0 +1,256 @@
+"""Why a call read less than it could have, where its body was recorded.
+
+The billed read splits what the call could have read into segments, and each segment's tokens go to one cause:
+
+    billed read .. predicted read      the rules expected a hit: provider side
+    .. longest prefix with an entry    that entry's blockers: key, lifetime, timing, reach (`auditor.blockers`)
+    .. what is still here of the       the change of content that cut it off (`auditor.content`), or, where nothing
+       call before                     changed, the breakpoint that was missing at the common end
+
+A call is accused of nothing unless tokens that were cached or sent before had to be paid for again.
+"""
+
+from typing import TypeAlias
+
+from auditor.blockers import changed, entry_blockers, key_difference
+from auditor.content import ContentLoss, content_finding, content_loss, lifetime_of_previous
+from auditor.context import Context, first_of_group, gap_of, name_of, seconds
+from auditor.records import Audited, Diagnosis, Finding, Status
+from traces.schema import Prompt
+
+# Repeated tokens that no entry covered are worth a word only from this many on: a marker costs a slot of four.
+MATERIAL_TOKENS = 1024
+
+Segment: TypeAlias = tuple[Finding, list[Finding], Audited | None]
+"""Lost tokens with their cause, further causes that hold for the same tokens, and the call they were lost from."""
+
+
+def diagnose(context: Context) -> Diagnosis | None:
+    """The diagnosis of a call with a body, `None` where nothing that could have been read was lost."""
+    if not context.read and not context.audited.call.usage.write_tokens:
+        return _not_engaged(context)
+    segments: list[Segment] = []
+    floor = context.read
+    floor = _provider_side(context, floor, segments)
+    floor = _entry(context, floor, segments)
+    loss = content_loss(context) if _could_have_lost_content(context, floor) else None
+    if loss is not None and loss.kept - floor > context.slack:
+        _content(context, loss, floor, segments)
+    elif loss is None:
+        _uncovered(context, floor, segments)
+    return _merged(context, segments, loss)
+
+
+def _could_have_lost_content(context: Context, floor: int) -> bool:
+    """Cheap test before bodies are read: whether the call before left more readable than is accounted for."""
+    index = context.audited.previous
+    if index is None:
+        return False
+    previous = context.history.calls[index]
+    if previous.outcome is None or previous.prompt is None or previous.outcome.last_index < 0:
+        return False
+    return previous.prompt.ends[previous.outcome.last_index] > floor + context.slack
+
+
+def _provider_side(
+    context: Context, floor: int, segments: list[Segment]
+) -> int:
+    predicted = context.outcome.read_tokens
+    if predicted <= floor + context.slack:
+        return floor
+    at = context.prompt.paths[context.outcome.read_index]
+    evidence = [
+        f"an entry of {predicted:,} tokens at {at} was alive, readable and in reach by the rules, "
+        f"yet {context.read:,} were read; nothing in the recorded request explains it"
+    ]
+    if not dict(context.prompt.params).get("betas"):
+        evidence.append("request headers (beta features) were not recorded and could differ")
+    segments.append((Finding("provider_side", "likely", evidence, predicted - floor), [], None))
+    return predicted
+
+
+def _entry(
+    context: Context, floor: int, segments: list[Segment]
+) -> int:
+    """Tokens up to the longest prefix at which an earlier call left an entry."""
+    found = context.history.longest_written(context.prompt)
+    if found is None:
+        return floor
+    boundary, call = found
+    tokens = context.prompt.ends[boundary]
+    if tokens <= floor + context.slack:
+        return floor
+    writer = context.history.calls[call]
+    blockers = entry_blockers(context, boundary, writer)
+    if not blockers or _never_shared(context, writer, blockers):
+        return floor
+    blockers[0].lost_tokens = min(tokens - floor, context.paid)
+    segments.append((blockers[0], blockers[1:], writer))
+    return tokens
+
+
+def _never_shared(context: Context, writer: Audited, blockers: list[Finding]) -> bool:
+    """Another agent that starts with its own model or key owes nothing to entries it never could read."""
+    if blockers[0].cause not in ("model_changed", "scope_changed"):
+        return False
+    mine, theirs = context.audited.call, writer.call
+    return (mine.trace, mine.agent) != (theirs.trace, theirs.agent)
+
+
+def _content(
+    context: Context,
+    loss: ContentLoss,
+    floor: int,
+    segments: list[Segment],
+) -> None:
+    lost = min(loss.kept - floor, context.paid - sum(s[0].lost_tokens for s in segments))
+    finding = content_finding(context, loss, lost)
+    also: list[Finding] = []
+    living, sentence = lifetime_of_previous(context, loss.before)
+    if not living:
+        rule = context.rules.values.get("ttl_seconds_5m")
+        expired = Finding("ttl_expired", "established", [sentence + ": it had run out as well"], rule=rule)
+        # Idle time suffices by itself, so it comes first: undoing the change alone would have saved nothing.
+        finding.lost_tokens, expired.lost_tokens = 0, lost
+        also, finding = [finding], expired
+    if loss.before.prompt is not None:
+        also += [one for one in key_difference(context, loss.before) if one.cause == "parameter_changed"]
+    segments.append((finding, also, loss.before))
+
+
+def _uncovered(
+    context: Context, floor: int, segments: list[Segment]
+) -> None:
+    """Tokens that an earlier call sent in the same place but left no entry for."""
+    found = context.history.longest_sent(context.prompt)
+    if found is None:
+        return
+    block, call = found
+    shared = min(context.prompt.ends[block], floor + context.paid - sum(s[0].lost_tokens for s in segments))
+    if shared - floor < MATERIAL_TOKENS:
+        return
+    sender = context.history.calls[call]
+    if sender.prompt is None or sender.outcome is None or key_difference(context, sender):
+        return
+    finding, also = _why_uncovered(context, sender, block)
+    finding.lost_tokens = shared - floor
+    finding.path = context.prompt.paths[block]
+    segments.append((finding, also, first_of_group(context, sender)))
+
+
+def _why_uncovered(context: Context, sender: Audited, block: int) -> tuple[Finding, list[Finding]]:
+    path = context.prompt.paths[block]
+    missing = Finding(
+        "no_breakpoint",
+        "established",
+        [f"no breakpoint at the common endpoint {path}, up to which {name_of(sender)} sent the same content"],
+        rule=context.rules.values.get("entries_after_request"),
+        path=path,
+    )
+    if sender.readable_at > context.audited.at:
+        sender = first_of_group(context, sender)
+        evidence = (
+            f"started {seconds(gap_of(context.audited, sender))} after {name_of(sender)}, whose response had not begun: "
+            "an entry becomes readable only then"
+        )
+        rule = context.rules.values.get("readable_after")
+        known = sender.call.first_token_at or sender.call.ended_at
+        status: Status = "established" if known else "likely"
+        return Finding("not_yet_readable", status, [evidence], rule=rule), [missing]
+    same = (sender.call.trace, sender.call.agent) == (context.audited.call.trace, context.audited.call.agent)
+    if same and sender.outcome is not None and sender.outcome.last_index > block and sender.prompt is not None:
+        tail = sender.prompt.paths[block + 1]
+        evidence = (
+            f"{name_of(sender)} put its breakpoint behind {tail}, which is not in this request, "
+            "so the entry written there can never be read"
+        )
+        rule = context.rules.values.get("entries_after_request")
+        return Finding("breakpoint_on_volatile", "established", [evidence], rule=rule, path=tail), []
+    return missing, []
+
+
+def _merged(
+    context: Context,
+    segments: list[Segment],
+    loss: ContentLoss | None,
+) -> Diagnosis | None:
+    """One diagnosis: the segment with most lost tokens leads, the others follow with their own share."""
+    segments = [one for one in segments if one[0].lost_tokens > 0]
+    if not segments:
+        return None
+    segments.sort(key=lambda one: -one[0].lost_tokens)
+    lead, extra, reference = segments[0]
+    also = list(extra)
+    for finding, more, _ in segments[1:]:
+        same = next((one for one in [lead, *also] if one.cause == finding.cause), None)
+        if same is None:
+            also += [finding, *more]
+        else:
+            same.lost_tokens += finding.lost_tokens
+    holds = {finding.cause for finding in [lead, *also]}
+    return Diagnosis(
+        primary=lead,
+        also=also,
+        ruled_out=[one for one in _ruled_out(context, reference) if one.cause not in holds],
+        first=loss.divergence if loss is not None else None,
+        reference=reference.index if reference is not None else None,
+    )
+
+
+def _ruled_out(context: Context, reference: Audited | None) -> list[Finding]:
+    """What the same evidence excludes, in the order in which a reader would suspect it."""
+    if reference is None or reference.prompt is None or reference.outcome is None:
+        return []
+    out: list[Finding] = []
+    gap = gap_of(context.audited, reference)
+    shortest = min(context.rules.ttl_s.values())
+    if gap < shortest:
+        out.append(_excluded("ttl_expired", f"{seconds(gap)} since the start of {name_of(reference)}, no lifetime is "
+                                            f"shorter than {shortest} s"))  # fmt: skip
+    if _repeats(context.prompt, reference.prompt, reference.outcome.last_index):
+        out.append(_excluded("history_rewritten", f"every block cached by {name_of(reference)} stands unchanged here"))
+    if not changed(reference.prompt, context.prompt, context):
+        out.append(_excluded("parameter_changed", f"all recorded parameters equal those of {name_of(reference)}"))
+    return out
+
+
+def _excluded(cause: str, why: str) -> Finding:
+    return Finding(cause, "ruled_out", [why])  # type: ignore[arg-type]  # callers pass literals of Cause
+
+
+def _repeats(prompt: Prompt, earlier: Prompt, last: int) -> bool:
+    return 0 <= last < len(prompt.chain) and prompt.chain[last] == earlier.chain[last]
+
+
+def _not_engaged(context: Context) -> Diagnosis:
+    """A request that the cache had no part in: no breakpoint, or a prefix below the model's minimum."""
+    rules, prompt, outcome = context.rules, context.prompt, context.outcome
+    if outcome.engaged == "no_breakpoint":
+        evidence = "no breakpoint in the request: nothing is looked up or written"
+        rule = rules.values.get("entries_after_request")
+        return Diagnosis(Finding("no_breakpoint", "established", [evidence], rule=rule))
+    marked = prompt.ends[outcome.breakpoints[-1].index]
+    rule = rules.values.get("min_tokens")
+    if outcome.engaged == "yes":
+        return Diagnosis(_silent(context, marked))
+    evidence = f"{marked:,} tokens up to the last breakpoint, below this model's minimum of {rules.min_tokens:,}; "
+    evidence += "the provider then caches nothing and reports no error"
+    status: Status = "established" if rules.min_tokens_known else "likely"
+    facts: dict[str, int | str] = {"tokens": marked, "minimum": rules.min_tokens}
+    return Diagnosis(Finding("below_minimum", status, [evidence], rule=rule, facts=facts))
+
+
+
+def _silent(context: Context, marked: int) -> Finding:
+    """Breakpoints on a prefix that should suffice, and yet the provider reports neither a read nor a write."""
+    rules, error = context.rules, context.prompt.errors[context.outcome.breakpoints[-1].index]
+    rule = rules.values.get("min_tokens")
+    evidence = f"{marked:,} tokens up to the last breakpoint, yet neither read nor written; "
+    if not rules.min_tokens_known:
+        evidence += f"the minimum of model {context.prompt.model!r} is not known ({rules.min_tokens:,} assumed)"
+        return Finding("below_minimum", "possible", [evidence], rule=rule)
+    if marked - error < rules.min_tokens:
+        evidence += f"the count is an estimate (within {error:,}) and may be below the minimum of {rules.min_tokens:,}"
+        return Finding("below_minimum", "possible", [evidence], rule=rule)
+    evidence += f"the minimum of {rules.min_tokens:,} is reached: nothing in the recorded request explains it"
+    return Finding("unknown", "possible", [evidence], rule=rule)

@@ -1,0 +1,80 @@
+"""The store's tables, as numbered steps that are applied in order and never edited once released.
+
+`sqlite_utils.migrations` runs each step in a transaction and records it in `_sqlite_migrations`. A step that is not
+ours in that table means that a newer program wrote the file.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
+    from sqlite_utils.migrations import Migrations
+
+SET = "cachewright"
+
+
+def m0001_calls(db: "Database") -> None:
+    """Calls and the content blocks that they share."""
+    # Content addressed: an agent's calls repeat nearly all blocks, so each is kept once. `content` is JSON text,
+    # compressed where it begins with "x". No WITHOUT ROWID: rows are long and digests random, so that appending to
+    # the table and keeping only digests in the index is what stays fast.
+    db.execute("CREATE TABLE blocks (digest BLOB PRIMARY KEY, content BLOB NOT NULL)")
+    # One row a call, all fields of `traces.schema.Call`. `key` identifies what was recorded, so that a file can be
+    # imported again; `number` keeps the order of import for calls of equal time. Times are ISO text in UTC with six
+    # decimals, which sorts as time. Token columns allow NULL, because unknown is not 0. Money has no column: it is a
+    # join with dated prices at read time. Long columns come last, where short reads do not walk over them.
+    # `request` is the skeleton; `blocks` the 16-byte digests of its blocks in order, too many for a table of pairs.
+    db.execute("""
+        CREATE TABLE calls (
+            number INTEGER PRIMARY KEY,
+            key BLOB NOT NULL UNIQUE,
+            id TEXT NOT NULL, trace TEXT NOT NULL, provider TEXT NOT NULL, started_at TEXT, seq INTEGER NOT NULL,
+            agent TEXT NOT NULL, parent TEXT, kind TEXT NOT NULL, attempt INTEGER NOT NULL,
+            api TEXT, host TEXT, key_fp TEXT, model TEXT, betas TEXT NOT NULL,
+            first_token_at TEXT, ended_at TEXT, status INTEGER, clock TEXT NOT NULL,
+            input_tokens INTEGER, read_tokens INTEGER, write_tokens INTEGER,
+            write_5m_tokens INTEGER, write_1h_tokens INTEGER, output_tokens INTEGER,
+            file TEXT, line INTEGER, offset INTEGER, length INTEGER,
+            tokens BLOB, response BLOB, request BLOB, blocks BLOB
+        )""")
+    # Reading is in order of time, over everything or over one trace; both without touching the rows.
+    db.execute("CREATE INDEX calls_by_time ON calls (started_at, seq)")
+    db.execute("CREATE INDEX calls_by_trace ON calls (trace, started_at, seq)")
+
+
+def m0002_outcomes(db: "Database") -> None:
+    """What the rules say about the calls, apart from the facts: rules change, facts do not."""
+    # The ruleset is part of the key: a new one adds its verdicts beside the old ones, so that they can be compared;
+    # the same one replaces its own. Ruleset first, because a report reads all verdicts of one ruleset.
+    db.execute("""
+        CREATE TABLE outcomes (
+            ruleset TEXT NOT NULL, call BLOB NOT NULL REFERENCES calls (key),
+            read_tokens INTEGER, write_tokens INTEGER, uncached_tokens INTEGER,
+            verdict TEXT NOT NULL, cause TEXT, lost_tokens INTEGER, diagnosis BLOB,
+            PRIMARY KEY (ruleset, call)
+        ) WITHOUT ROWID""")
+
+
+STEPS: tuple[Callable[["Database"], None], ...] = (m0001_calls, m0002_outcomes)
+VERSION = len(STEPS)
+
+
+def migrations() -> "Migrations":
+    """Return all steps as a set that sqlite-utils can apply."""
+    from sqlite_utils.migrations import Migrations
+
+    steps = Migrations(SET)
+    for step in STEPS:
+        steps()(step)
+    return steps
+
+
+def version(db: "Database") -> int:
+    """Return the number of the last step applied to a file: 0 for a new one, above `VERSION` for a newer one's."""
+    return max((int(each.name[1:5]) for each in migrations().applied(db)), default=0)
+
+
+def migrate(db: "Database") -> None:
+    """Apply the steps that are missing. Run it in a write transaction, so that two openers do not both apply one."""
+    migrations().apply(db)

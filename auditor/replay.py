@@ -1,0 +1,118 @@
+"""Replay: fold the rules over recorded calls in time order and compare what they predict with what was billed."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from auditor.records import Audited
+from localmodel.rules.load import Ruleset
+from localmodel.rules.step import step
+from localmodel.rules.types import CacheState, Outcome
+from traces.schema import Call, Prompt
+from traces.tokens import Meter
+
+# Where token counts are not recorded, framing tokens move a boundary by a few; less than this is no disagreement.
+SLACK_TOKENS = 16
+_UNDATED = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One request of a (possibly rewritten) trace. `call` is the index of the audited call, `None` for an added one."""
+
+    prompt: Prompt
+    at: datetime
+    readable_at: datetime
+    call: int | None
+
+
+def simulate(sent: Iterable[Sent], ruleset: Ruleset) -> Iterator[tuple[Sent, Outcome]]:
+    """Fold the rules over requests in order of their start."""
+    state = CacheState()
+    for request in sorted(sent, key=lambda one: one.at):
+        state, outcome = step(state, request.prompt, ruleset, at=request.at, first_token_at=request.readable_at)
+        yield request, outcome
+
+
+def start_of(call: Call) -> datetime:
+    """Start of a call; calls without times count as simultaneous on an unknown day."""
+    return call.started_at or _UNDATED
+
+
+def readable_from(call: Call, fallback_s: int) -> datetime:
+    """When entries written by `call` become readable: first token, else end, else a fallback after the start."""
+    return call.first_token_at or call.ended_at or start_of(call) + timedelta(seconds=fallback_s)
+
+
+def predict(
+    state: CacheState, audited: Audited, ruleset: Ruleset, meter: Meter
+) -> tuple[CacheState, Outcome | None]:
+    """Measure and step one call; fills `prompt`, `outcome` and `agrees`. Failed and count calls leave no trace.
+
+    Where the hit ends at a boundary whose tokens were only estimated, the billed read tells its exact count: it is
+    learnt and the step is repeated, which `step` being pure allows.
+    """
+    call, prompt = audited.call, audited.prompt
+    if prompt is None or not prompt.blocks or call.failed or call.kind == "count" or call.clock == "relative":
+        return state, None
+    prompt = meter.measure(prompt, call)
+    after, outcome = step(state, prompt, ruleset, at=audited.at, first_token_at=audited.readable_at)
+    boundary = _revealed(prompt, outcome, call.usage.read_tokens)
+    if boundary is not None and call.usage.read_tokens:
+        meter.learn(prompt, boundary, call.usage.read_tokens)
+        prompt = meter.recount(prompt, call.usage.input_tokens)
+        after, outcome = step(state, prompt, ruleset, at=audited.at, first_token_at=audited.readable_at)
+    audited.prompt, audited.outcome = prompt, outcome
+    audited.agrees = agreement(audited)
+    return (state if idle(call) else after), outcome
+
+
+def idle(call: Call) -> bool:
+    """Whether the bill says that the cache took no part: then no entry was left, whatever the rules expected."""
+    return call.usage.read_tokens == 0 and call.usage.write_tokens == 0
+
+
+def _revealed(prompt: Prompt, outcome: Outcome, read: int | None) -> int | None:
+    """The estimated boundary at which a billed read must have ended, `None` where there is none to learn."""
+    if not read:
+        return None
+    if outcome.read_index >= 0:
+        index = outcome.read_index
+    else:  # an entry older than the trace: the last breakpoint in front of the tail is where it can have been
+        earlier = [point.index for point in outcome.breakpoints[:-1]]
+        index = earlier[-1] if earlier else -1
+    if index < 0 or not prompt.errors[index]:
+        return None
+    floor = max((end for end, error in zip(prompt.ends[:index], prompt.errors, strict=False) if not error), default=0)
+    exact_after = (
+        end for end, error in zip(prompt.ends[index:], prompt.errors[index:], strict=True) if not error
+    )
+    return index if floor < read <= next(exact_after, read) else None
+
+
+def slack_of(audited: Audited) -> int:
+    """Tokens by which a prediction may miss the bill without contradicting it."""
+    if audited.prompt is None or audited.outcome is None:
+        return 0
+    if not any(audited.prompt.errors) and audited.call.tokens is not None:
+        return 0
+    index = audited.outcome.read_index
+    return SLACK_TOKENS + (audited.prompt.errors[index] if index >= 0 else 0)
+
+
+def agreement(audited: Audited) -> bool | None:
+    """Whether the bill is what the rules predict; `None` where usage is unknown or rests on unrecorded traffic."""
+    usage, outcome = audited.call.usage, audited.outcome
+    if outcome is None or usage.read_tokens is None:
+        return None
+    slack = slack_of(audited)
+    if usage.read_tokens > outcome.read_tokens + slack and outcome.read_index < 0:
+        return None
+    read_fits = abs(usage.read_tokens - outcome.read_tokens) <= slack
+    write_fits = usage.write_tokens is None or abs(usage.write_tokens - outcome.write_tokens) <= slack
+    return read_fits and write_fits
+
+
+def without_bodies(call: Call) -> Call:
+    """The call with its bodies dropped, so that a whole trace fits in memory."""
+    return replace(call, request=None, response=None)

@@ -1,0 +1,245 @@
+"""What numbers alone establish, where no body was recorded.
+
+Usage and times rule causes out and leave others open; they cannot show a change of text. A finding here is `likely`
+where idle time suffices and `possible` otherwise, and it never claims avoidable money.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from auditor.context import seconds
+from auditor.records import Audited, Cause, Diagnosis, Finding
+from localmodel.rules.types import Rules
+
+# Providers without a write class round their hits down to a unit; a shortfall below this is not called a loss.
+ROUNDING_TOKENS = 1024
+_EVERYTHING: tuple[Cause, ...] = ("tools_changed", "system_changed", "parameter_changed", "scope_changed", "evicted")
+_MESSAGES: tuple[Cause, ...] = ("history_rewritten", "parameter_changed", "beyond_lookback", "no_breakpoint")
+
+
+@dataclass(slots=True)
+class Thread:
+    """Earlier calls of one thread, and the regularities that later ones are held against.
+
+    first_total  input of the first call; growths  input growth from call to call; extra  the first growth that
+    departs from the usual one at a complete miss (call, tokens); floor  a read below every full input
+    """
+
+    calls: list[Audited] = field(default_factory=list)
+    growths: Counter[int] = field(default_factory=Counter)
+    extra: tuple[Audited, int] | None = None
+    floor: int | None = None
+
+    @property
+    def usual_growth(self) -> int | None:
+        """The growth that was seen most often, if it was seen twice."""
+        common = self.growths.most_common(1)
+        return common[0][0] if common and common[0][1] > 1 else None
+
+
+def _total(call: Audited) -> int:
+    return call.call.usage.input_tokens or 0
+
+
+def endpoint(call: Audited) -> int | None:
+    """Tokens up to the last boundary that the call left readable: read + write, or its input where writes are free."""
+    usage = call.call.usage
+    if usage.read_tokens is None:
+        return None
+    if usage.write_tokens is None:
+        return usage.input_tokens
+    return usage.read_tokens + usage.write_tokens
+
+
+class UsageOnly:
+    """Diagnoses calls without bodies in time order; one instance per trace set."""
+
+    def __init__(self) -> None:
+        self._threads: dict[tuple[str, ...], Thread] = {}
+
+    def take(self, audited: Audited, rules: Rules) -> None:
+        """Set the verdict and diagnosis of one call and remember it."""
+        call = audited.call
+        key = (call.trace, call.agent, call.provider, call.host or "", call.model or "")
+        thread = self._threads.setdefault(key, Thread())
+        usage = call.usage
+        if usage.read_tokens is None or usage.input_tokens is None:
+            audited.verdict = "unknown"
+            missing = "usage" if usage.input_tokens is None else "cached tokens"
+            audited.note = f"{missing} not reported: neither a hit nor a miss"
+        elif not call.failed:
+            self._judge(audited, thread, rules)
+        if usage.input_tokens is not None and not call.failed:
+            thread.calls.append(audited)
+
+    def _judge(self, audited: Audited, thread: Thread, rules: Rules) -> None:
+        read, write = audited.call.usage.read_tokens or 0, audited.call.usage.write_tokens
+        before = _before(audited, thread)
+        audited.previous = before.index if before else None
+        lost = 0 if before is None else _lost(audited, before, read)
+        if before is not None and lost is None and read == 0:
+            why = f"0 read, and what {_row(before)} left cached is not known; bodies were not recorded"
+            audited.verdict, audited.diagnosis = "miss", Diagnosis(Finding("unknown", "possible", [why]))
+        elif before is not None and lost:
+            audited.verdict = "partial_miss" if read else "miss"
+            audited.diagnosis = self._diagnose(audited, before, thread, rules, lost)
+        elif read:
+            audited.verdict = "hit"
+        else:
+            audited.verdict = "not_engaged" if write == 0 and before is None else "cold_write"
+        if before is not None:
+            growth = _total(audited) - _total(before)
+            if growth > 0:
+                thread.growths[growth] += 1
+
+    def _diagnose(
+        self, audited: Audited, before: Audited, thread: Thread, rules: Rules, lost: int
+    ) -> Diagnosis:
+        read = audited.call.usage.read_tokens or 0
+        gap = None if audited.call.started_at is None else (audited.at - before.at).total_seconds()
+        ttl, tier = _lifetime(before, rules)
+        evidence: list[str] = []
+        if gap is not None and gap >= ttl:
+            return _expiry(audited, before, gap, ttl, tier, lost, rules)
+        ruled_out = _not_expired(gap, before, ttl)
+        self._growth(audited, before, thread, evidence, read)
+        candidates = _EVERYTHING
+        if read:
+            candidates = self._boundary(audited, before, thread, evidence, read, ruled_out)
+        else:
+            evidence.insert(0, "0 read: the change lies in front of the first boundary, or the entries were gone")
+        evidence.append("bodies were not recorded, so the change itself cannot be shown")
+        also = [Finding(cause, "possible", ["the numbers allow it"]) for cause in candidates]
+        primary = Finding("unknown", "possible", evidence, lost)
+        return Diagnosis(primary, also, ruled_out, reference=before.index)
+
+    def _growth(
+        self, audited: Audited, before: Audited, thread: Thread, evidence: list[str], read: int
+    ) -> None:
+        usual, growth = thread.usual_growth, _total(audited) - _total(before)
+        if usual is None or growth <= usual or read:
+            return
+        extra = growth - usual
+        thread.extra = thread.extra or (audited, extra)
+        evidence.append(
+            f"input grew {growth:,} where rounds grow {usual:,}: an extra {extra:,} to find in tools, system, "
+            "messages or configuration (totals cannot place it)"
+        )
+
+    def _boundary(
+        self,
+        audited: Audited,
+        before: Audited,
+        thread: Thread,
+        evidence: list[str],
+        read: int,
+        ruled_out: list[Finding],
+    ) -> tuple[Cause, ...]:
+        """Where the hit ended, judged by the boundaries that earlier calls are known to have left."""
+        older = next((c for c in reversed(thread.calls) if c is not before and endpoint(c) == read), None)
+        if older is not None:
+            evidence.append(
+                f"the full prefix of {_row(older)} ({read:,}) matches again: that older entry was still there; a "
+                "temporary configuration change or a temporary history rewrite both explain it"
+            )
+            ruled_out.append(Finding("tools_changed", "ruled_out", ["a longer prefix than tools and system was read"]))
+            return ("parameter_changed", "history_rewritten")
+        smallest = min(_total(call) for call in thread.calls)
+        if read < smallest:
+            self._floor(thread, evidence, read, smallest)
+            ruled_out.append(Finding("tools_changed", "ruled_out", [f"a prefix of {read:,} tokens was read"]))
+            return _MESSAGES
+        evidence.append(f"the hit ends at {read:,}, inside the messages")
+        return ("history_rewritten", "beyond_lookback", "no_breakpoint")
+
+    def _floor(self, thread: Thread, evidence: list[str], read: int, smallest: int) -> None:
+        again = " again" if thread.floor == read else ""
+        thread.floor = read
+        evidence.append(
+            f"the hit of {read:,} stops{again} at the tools+system boundary: it is below the smallest full input, "
+            f"{smallest:,}; only messages broke"
+        )
+        usual = thread.usual_growth
+        if again or thread.extra is None or usual is None:
+            return
+        call, extra = thread.extra
+        implied = _total(thread.calls[0]) - usual
+        if read - extra == implied:
+            evidence.append(
+                f"that is {extra:,} above the {implied:,} that the rows before {_row(call)} imply; whether the "
+                f"{extra:,} is in tools or system, and why messages missed, stays open"
+            )
+
+    def finish(self) -> None:
+        """Add what only later calls show: whether the prefix of an unexplained miss was read in full afterwards."""
+        for thread in self._threads.values():
+            for position, audited in enumerate(thread.calls):
+                diagnosis, read = audited.diagnosis, audited.call.usage.read_tokens
+                if diagnosis is None or not read or diagnosis.primary.cause != "unknown" or read != thread.floor:
+                    continue
+                end = endpoint(audited)
+                readers = [c for c in thread.calls[position + 1 :] if c.call.usage.read_tokens == end]
+                if readers:
+                    diagnosis.primary.evidence.append(
+                        f"{_rows(readers)} read this row's full prefix: check history, configuration, and the "
+                        "lookback distance of the new blocks"
+                    )
+
+
+def _before(audited: Audited, thread: Thread) -> Audited | None:
+    """The latest call of the thread that had ended when this one started (a sibling in flight is no predecessor)."""
+    if audited.call.started_at is None:
+        return None
+    for call in reversed(thread.calls):
+        if (call.call.ended_at or call.at) <= audited.at and call.at < audited.at:
+            return call
+    return None
+
+
+def _lost(audited: Audited, before: Audited, read: int) -> int | None:
+    """Tokens that `before` left readable and this call did not read; `None` where that is unknown."""
+    end = endpoint(before)
+    if end is None:
+        return None
+    lost = min(end, _total(audited)) - read
+    tolerated = ROUNDING_TOKENS if audited.call.usage.write_tokens is None else 0
+    return lost if lost > tolerated else 0
+
+
+def _lifetime(before: Audited, rules: Rules) -> tuple[int, str]:
+    usage = before.call.usage
+    if usage.write_1h_tokens and not usage.write_5m_tokens:
+        return rules.ttl_s["1h"], "1h writes"
+    return rules.ttl_s["5m"], "5m writes" if usage.write_5m_tokens else "lifetime not recorded, 5m taken"
+
+
+def _expiry(
+    audited: Audited, before: Audited, gap: float, ttl: int, tier: str, lost: int, rules: Rules
+) -> Diagnosis:
+    evidence = [f"{seconds(gap)} since {_row(before)} started ({tier}): with a start-based {ttl} s lifetime and no "
+                "other refresh, expiry suffices"]  # fmt: skip
+    if before.call.ended_at is not None:
+        quiet = (audited.at - before.call.ended_at).total_seconds()
+        evidence.append(f"{seconds(quiet)} since it ended: measured from the end, it would not show")
+    evidence.append("a change of text cannot be excluded: bodies were not recorded")
+    rule = rules.values.get(f"ttl_seconds_{'1h' if ttl == rules.ttl_s['1h'] else '5m'}")
+    facts: dict[str, int | str] = {"ttl_s": ttl, "gap_start_to_start_s": round(gap)}
+    return Diagnosis(Finding("ttl_expired", "likely", evidence, lost, rule, facts=facts), reference=before.index)
+
+
+def _not_expired(gap: float | None, before: Audited, ttl: int) -> list[Finding]:
+    if gap is None:
+        return []
+    why = f"only {seconds(gap)} after the start of {_row(before)}, lifetime {ttl} s: expiry alone is ruled out"
+    return [Finding("ttl_expired", "ruled_out", [why])]
+
+
+def _row(call: Audited) -> str:
+    return f"row {call.call.seq}"
+
+
+def _rows(calls: list[Audited]) -> str:
+    numbers = [call.call.seq for call in calls]
+    if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"rows {numbers[0]}-{numbers[-1]}"
+    return ("rows " if len(numbers) > 1 else "row ") + ", ".join(map(str, numbers))

@@ -1,0 +1,25 @@
+"""docs/cli.md repeats the program's own --help, word for word."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from tui.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_cli_page_is_what_the_program_says() -> None:
+    done = subprocess.run([sys.executable, "docs/generate.py"], cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    page = (ROOT / "docs" / "cli.md").read_bytes()
+    assert page.decode() == done.stdout.decode(), "docs/cli.md is out of date: run `make docs`"
+
+
+def test_cli_page_has_every_command() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    commands = main.list_commands(click.Context(main))
+    assert "audit" in commands
+    assert [name for name in commands if f"\n## cachewright {name}\n" not in page] == []

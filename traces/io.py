@@ -1,0 +1,330 @@
+"""Reading and writing calls: native JSON Lines (also gzip) and usage tables in CSV, told apart by content.
+
+Readers stream in constant memory, go on after a bad line and report it. What is read is seekable bytes: a plain file
+itself, or, for gzip, standard input ("-") and pipes, an uncompressed copy in a temporary folder that this process
+removes when it ends. `Source` is that pair: the name the user gave (for messages) and the bytes (for re-reading);
+`Place.file` is always the user's name, and `read_request` finds the bytes through it.
+"""
+
+import atexit
+import gzip
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+from traces import csvio, rows
+from traces.errors import MalformedRow, UnreadableInput
+from traces.schema import SCHEMA, Call, JsonObject, Place
+
+LINE_LIMIT = 64 * 2**20
+"""Bytes of one row at most; the providers refuse requests of half that size."""
+
+STDIN = "-"
+
+_BLOCK = 2**20
+_HEAD = 2**16
+_BOM = b"\xef\xbb\xbf"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_GZIP = b"\x1f\x8b"
+_PATTERNS = ("*.jsonl", "*.jsonl.gz", "*.csv")
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A row that gave no call, and why.
+
+    `pending`: the torn last line of a file that may still grow. `kept`: the row did give a call, of which the reason
+    says what was left out or assumed.
+    """
+
+    place: Place
+    reason: str
+    pending: bool = False
+    kept: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason}"
+
+
+OnReject: TypeAlias = Callable[[Rejected], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Bytes that can be sought in: `path` holds them, `name` is what the user called them.
+
+    `stamp` tells the versions of the user's file apart, `damage` says why an uncompressed copy is incomplete.
+    """
+
+    name: str
+    path: Path
+    stamp: tuple[int, ...] = ()
+    damage: str | None = None
+
+    @property
+    def stem(self) -> str:
+        """File name without folders and endings: the default name of a trace."""
+        return "stdin" if self.name == STDIN else Path(Path(self.name).name.removesuffix(".gz")).stem
+
+
+def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
+    """Calls of one file in its order, one at a time. `Path("-")` is standard input.
+
+    Each row that cannot be used goes to `on_reject` with its place. Raises `UnreadableInput` for a file that is not
+    there, is of an unknown kind, or gave no call at all (after its rows were reported).
+    """
+    source = _source(path)
+    report = _Report(on_reject)
+    for call in _calls(source, report):
+        report.calls += 1
+        yield call
+    if source.damage:
+        report(Rejected(Place(source.name, report.line + 1), source.damage))
+    if not report.calls:
+        raise UnreadableInput(_nothing(source, report))
+
+
+def read_request(place: Place) -> JsonObject:
+    """The request of the row at a place, read again. Raises `MalformedRow` where the row has none or has changed."""
+    source = _copies().get(place.file) or Source(place.file, Path(place.file))
+    with _opened(source.path, source.name) as file:
+        file.seek(place.offset)
+        line = file.read(place.length)
+    try:
+        row = rows.loads(line.removeprefix(_BOM))
+    except MalformedRow as error:
+        raise MalformedRow(f"{place}: has changed since it was read ({error}); read the file again") from None
+    request = row.get("request") if isinstance(row, dict) else None
+    if not isinstance(request, dict):
+        raise MalformedRow(f"{place}: has no request")
+    return request
+
+
+def parse(line: bytes, place: Place | None = None) -> Call:
+    """The call in one line of native JSONL; `parse(line of write)` is the call written, its place aside.
+
+    Raises `MalformedRow`.
+    """
+    place = place or Place("line", 1, 0, len(line))
+    return rows.from_line(line.removeprefix(_BOM), place, rows.Context(Path(place.file).stem, _ignore))
+
+
+def write(calls: Iterable[Call], file: BinaryIO) -> None:
+    """Append calls as native JSON Lines. Raises `MalformedRow` for a body that is no JSON; see `csvio.write_table`."""
+    for call in calls:
+        file.write(rows.to_line(call) + b"\n")
+
+
+def find(paths: Iterable[Path]) -> list[Path]:
+    """Files to read: those named, and all `*.jsonl`, `*.jsonl.gz` and `*.csv` below each folder named, sorted.
+
+    A file reached twice is listed once. Raises `UnreadableInput` for a missing path and a folder without such files.
+    """
+    found: dict[Path, Path] = {}
+    for path in paths:
+        try:
+            known = _is_stdin(path) or path.exists()
+            for file in _below(path) if path.is_dir() else [path]:
+                found.setdefault(file if _is_stdin(file) else file.resolve(), file)
+        except OSError as error:
+            raise UnreadableInput(f"{_flat(path)}: {(error.strerror or 'cannot be opened').lower()}") from None
+        if not known:
+            raise UnreadableInput(f"{_flat(path)}: no such file or folder")
+    return list(found.values())
+
+
+class _Report:
+    """Counts what one file gave, and passes rejections on."""
+
+    def __init__(self, on_reject: OnReject | None) -> None:
+        self.on_reject = on_reject
+        self.calls = self.line = 0
+        self.first: Rejected | None = None
+
+    def __call__(self, rejected: Rejected) -> None:
+        if not rejected.kept:
+            self.first = self.first or rejected
+        if self.on_reject:
+            self.on_reject(rejected)
+
+    def warn(self, place: Place, reason: str) -> None:
+        self(Rejected(place, reason, kept=True))
+
+
+_Parse: TypeAlias = Callable[[bytes, Place], Call]
+
+
+def _calls(source: Source, report: _Report) -> Iterator[Call]:
+    with _opened(source.path, source.name) as file:
+        parse_row, header = _format(file, source, report)
+        file.seek(0)
+        for place, line in _lines(file, source.name):
+            report.line = place.line
+            if line is None:
+                size = f"{place.length} bytes, more than {LINE_LIMIT} ({LINE_LIMIT >> 20} MiB)"
+                report(Rejected(place, f"the row has {size}; it was skipped unread"))
+            elif line and not line.isspace() and place.line != header:
+                try:
+                    call = parse_row(line, place)
+                except MalformedRow as error:
+                    report(Rejected(place, f"{error}", pending=_is_torn(line, error)))
+                    continue
+                yield call
+
+
+def _lines(file: BinaryIO, name: str) -> Iterator[tuple[Place, bytes | None]]:
+    """Lines with their places; `None` instead of a line above the limit, which is never loaded as a whole."""
+    offset = number = 0
+    while line := file.readline(_BLOCK):
+        number += 1
+        length = len(line)
+        whole: bytes | None = line
+        if length == _BLOCK and not line.endswith(b"\n"):
+            length += _to_line_end(file)
+            file.seek(offset)
+            whole = file.read(length) if length <= LINE_LIMIT else None
+            file.seek(offset + length)
+        if number == 1 and whole is not None:
+            whole = whole.removeprefix(_BOM)
+        yield Place(name, number, offset, length), whole
+        offset += length
+
+
+def _to_line_end(file: BinaryIO) -> int:
+    """Bytes from here to the end of the line, counted without keeping them."""
+    length = 0
+    while block := file.read(_BLOCK):
+        end = block.find(b"\n")
+        if end >= 0:
+            return length + end + 1
+        length += len(block)
+    return length
+
+
+def _format(file: BinaryIO, source: Source, report: _Report) -> tuple[_Parse, int]:
+    """The parser for this file's rows, and the line number of a table's header (0: none).
+
+    A table starts with a row of names and has no line that starts like an object: a damaged first line must not turn
+    a JSONL file into a table.
+    """
+    head = file.read(_HEAD)
+    if head.startswith(_UTF16):
+        mark = head[:2].hex(" ").upper()
+        raise UnreadableInput(f"{_flat(source.name)}: UTF-16 text (byte order mark {mark}); convert it to UTF-8")
+    context = rows.Context(source.stem, report.warn)
+    lines = head.removeprefix(_BOM).split(b"\n")
+    number, first = next(((i, line) for i, line in enumerate(lines, 1) if line.strip()), (0, b""))
+    cut = number == len(lines) and len(head) == _HEAD
+    if cut or any(line.lstrip().startswith(b"{") for line in lines) or not csvio.looks_like_header(first):
+        return partial(rows.from_line, context=context), 0
+    return partial(csvio.table(first, _flat(source.name)).call, context=context), number
+
+
+def _is_torn(line: bytes, error: MalformedRow) -> bool:
+    return isinstance(error, rows.NotJson) and not line.endswith(b"\n") and line.lstrip().startswith(b"{")
+
+
+def _nothing(source: Source, report: _Report) -> str:
+    name = _flat(source.name)
+    if not report.first:
+        return f"{name}: empty, no call in {report.line} lines" if report.line else f"{name}: empty (0 bytes)"
+    reason = f"line {report.first.place.line}: {report.first.reason}"
+    return f"{name}: no call in {report.line} lines; {reason}; want JSON Lines ({SCHEMA}) or a usage CSV"
+
+
+def _source(path: Path) -> Source:
+    """The bytes behind a user's path; copies gzip, standard input and pipes, once for each version of them."""
+    name = f"{path}"
+    copied = _copies().get(name)
+    if _is_stdin(path):
+        return copied or _spooled(name, sys.stdin.buffer)
+    with _opened(path, name) as file:
+        if not file.seekable():
+            return copied or _spooled(name, file)
+        status = path.stat()
+        stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if copied and copied.stamp == stamp:
+            return copied
+        _copies().pop(name, None)
+        return _unzipped(name, stamp, file) or Source(name, path)
+
+
+def _spooled(name: str, stream: BinaryIO) -> Source:
+    """A copy of a stream that cannot be sought in, unpacked where it is gzip."""
+    copy = _copied(name, stream)
+    with _opened(copy, name) as file:
+        source = _unzipped(name, (), file) or Source(name, copy)
+    return _copies().setdefault(name, source)
+
+
+def _unzipped(name: str, stamp: tuple[int, ...], file: BinaryIO) -> Source | None:
+    """An unpacked copy, or `None` where the file is no gzip. Damaged data gives what stands before the damage."""
+    is_gzip = file.read(2) == _GZIP
+    file.seek(0)
+    if not is_gzip:
+        return None
+    damage: list[str] = []
+    copy = _copied(name, gzip.GzipFile(fileobj=file, mode="rb"), damage.append)
+    return _copies().setdefault(name, Source(name, copy, stamp, damage[0] if damage else None))
+
+
+def _copied(name: str, stream: BinaryIO | gzip.GzipFile, on_damage: Callable[[str], None] | None = None) -> Path:
+    """Bytes of a stream in a new file of this process's own folder."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=_folder(), delete=False) as target:
+            try:
+                shutil.copyfileobj(stream, target, _BLOCK)
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                if on_damage:
+                    on_damage(f"compressed data is damaged or ends early ({error}); rows after this point are lost")
+    except OSError as error:
+        raise UnreadableInput(f"{_flat(name)}: cannot be copied for reading ({error.strerror or error})") from None
+    return Path(target.name)
+
+
+@cache
+def _copies() -> dict[str, Source]:
+    """Copies of this process by the user's name."""
+    return {}
+
+
+@cache
+def _folder() -> Path:
+    """A private folder for copies, removed when the process ends."""
+    folder = tempfile.mkdtemp(prefix="cachewright-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _opened(path: Path, name: str) -> BinaryIO:
+    try:
+        return path.open("rb", buffering=_BLOCK)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"{error}"
+        raise UnreadableInput(f"{_flat(name)}: {(reason or 'cannot be opened').lower()}") from None
+
+
+def _below(folder: Path) -> list[Path]:
+    found = sorted({file for pattern in _PATTERNS for file in folder.rglob(pattern) if file.is_file()})
+    if not found:
+        raise UnreadableInput(f"{_flat(folder)}: no {', '.join(_PATTERNS)} in this folder")
+    return found
+
+
+def _is_stdin(path: Path) -> bool:
+    return f"{path}" == STDIN
+
+
+def _flat(name: str | Path) -> str:
+    """A file's name for a message of one line."""
+    return "".join(letter if letter.isprintable() else "?" for letter in f"{name}")
+
+
+def _ignore(place: Place, reason: str) -> None:
+    """Warnings of a single row have nobody to hear them."""
