@@ -20,7 +20,10 @@ from traces.errors import MalformedRow
 from traces.schema import Call, Prompt
 from traces.tokens import Meter, estimate
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[str, int, int | None], None]
+"""Told the stage, how many calls are done, and of how many (`None`: not known yet)."""
+
+_EVERY = 256
 
 
 @dataclass(slots=True)
@@ -32,7 +35,9 @@ class Audit:
     warnings: list[str] = field(default_factory=list)
 
 
-def gather(calls: Iterable[Call], warnings: list[str]) -> list[tuple[Call, Prompt | None]]:
+def gather(
+    calls: Iterable[Call], warnings: list[str], progress: Progress | None = None
+) -> list[tuple[Call, Prompt | None]]:
     """Canonicalise calls as they stream in and drop their bodies. A broken body leaves a usage-only call."""
     interner, gathered = Interner(estimate), []
     for call in calls:
@@ -42,6 +47,8 @@ def gather(calls: Iterable[Call], warnings: list[str]) -> list[tuple[Call, Promp
             prompt = None
             warnings.append(f"{call.place or call.id}: {error}; the call is judged by its usage alone")
         gathered.append((without_bodies(call), prompt))
+        if progress is not None and len(gathered) % _EVERY == 0:
+            progress("reading", len(gathered), None)
     return gathered
 
 
@@ -54,7 +61,7 @@ def audit(
 ) -> Audit:
     """Audit recorded calls under a ruleset. `body_of` reads the request of a call again."""
     result = Audit(ruleset, [])
-    gathered = gather(calls, result.warnings)
+    gathered = gather(calls, result.warnings, progress)
     gathered.sort(key=lambda one: start_of(one[0]))
     history, usage_only = History(), UsageOnly()
     state, meter = CacheState(), Meter()
@@ -64,8 +71,8 @@ def audit(
         audited = Audited(index, call, prompt, at, readable_from(call, rules.readable_fallback_s))
         state = _take(audited, state, ruleset, meter, history, usage_only, body_of)
         result.calls.append(audited)
-        if progress is not None:
-            progress(index + 1, len(gathered))
+        if progress is not None and index % _EVERY == 0:
+            progress("auditing", index, len(gathered))
     usage_only.finish()
     return result
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 from auditor.context import Context, first_of_group, gap_of, name_of, seconds
 from auditor.records import Audited, Finding, Status
 from localmodel.rules.step import alive, positions
-from localmodel.rules.types import Entry
+from localmodel.rules.types import REFRESH_AT, Entry
 from traces.schema import Prompt
 from traces.wire.anthropic import PARAMETER_PATHS
 
@@ -66,13 +66,15 @@ def _expired(context: Context, entry: Entry, user: Audited) -> Finding:
     facts: dict[str, int | str] = {
         "ttl_s": entry.ttl_s,
         "gap_start_to_start_s": round(gap),
-        "expired_at": _clock(entry, context),
+        "expired_at": _clock(entry, 1.0),
+        "keepalive_at": _clock(entry, REFRESH_AT),
     }
     return Finding("ttl_expired", "established", evidence, rule=rule, facts=facts)
 
 
-def _clock(entry: Entry, context: Context) -> str:
-    return (entry.used_at + timedelta(seconds=entry.ttl_s)).isoformat().replace("+00:00", "Z")
+def _clock(entry: Entry, share: float) -> str:
+    """The moment at which a share of the entry's lifetime had passed."""
+    return (entry.used_at + timedelta(seconds=share * entry.ttl_s)).isoformat().replace("+00:00", "Z")
 
 
 def key_difference(context: Context, writer: Audited) -> list[Finding]:

@@ -59,7 +59,9 @@ def below_minimum(view: View) -> Iterator[Finding]:
         remedy = "look up the model's minimum, or correct its name"
         yield Finding("below_minimum", "info", paths, message, remedy, rule)
     elif tokens < rules.min_tokens:
-        message = f"{where}, model {model} caches from {rules.min_tokens:,}{near}: nothing is cached, without an error"
+        message = (
+            f"{where}, model {model} caches from {rules.min_tokens:,}{near}; below it nothing is, without an error"
+        )
         remedy = "move the marker behind more content; if the prompt is this short, caching does not apply"
         yield Finding("below_minimum", "warning", paths, message, remedy, rule)
     elif close:

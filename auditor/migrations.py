@@ -17,8 +17,8 @@ SET = "cachewright"
 def m0001_calls(db: "Database") -> None:
     """Calls and the content blocks that they share."""
     # Content addressed: an agent's calls repeat nearly all blocks, so each is kept once. `content` is JSON text,
-    # compressed where it begins with "x". No WITHOUT ROWID: rows are long and digests random, so that appending to
-    # the table and keeping only digests in the index is what stays fast.
+    # compressed where it begins with "x" or "X". No WITHOUT ROWID: rows are long and digests random, so that appending
+    # to the table and keeping only digests in the index is what stays fast.
     db.execute("CREATE TABLE blocks (digest BLOB PRIMARY KEY, content BLOB NOT NULL)")
     # One row a call, all fields of `traces.schema.Call`. `key` identifies what was recorded, so that a file can be
     # imported again; `number` keeps the order of import for calls of equal time. Times are ISO text in UTC with six

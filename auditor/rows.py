@@ -53,7 +53,7 @@ class OutcomeRow:
 class Body(NamedTuple):
     """What a call's key and row are made of: JSON texts, and the digests of all blocks in order, 16 bytes each.
 
-    `fresh` holds the texts of the blocks that were not known, by digest.
+    `fresh` holds the texts of the blocks that are new, by digest.
     """
 
     skeleton: bytes | None
@@ -71,8 +71,8 @@ def call_key(call: Call) -> bytes:
     return _key(call, body_of(call))
 
 
-def body_of(call: Call, *known: Container[bytes]) -> Body:
-    """Take a call apart; each of `known` holds the digests of blocks whose texts are not wanted.
+def body_of(call: Call, known: Container[bytes] = (), pending: Container[bytes] = ()) -> Body:
+    """Take a call apart; `known` and `pending` hold the digests of blocks whose texts are not wanted.
 
     Raises StoreError for bodies nested too deeply to be written as JSON.
     """
@@ -81,13 +81,13 @@ def body_of(call: Call, *known: Container[bytes]) -> Body:
         if call.request is None:
             return Body(None, b"", response, {})
         skeleton, blocks = split(call.request)
-        names, fresh = _digests(blocks, known)
+        names, fresh = _digests(blocks, known, pending)
         return Body(dumps(skeleton), names, response, fresh)
     except RecursionError as error:
         raise StoreError(f"{_where(call)}: nested too deeply for JSON; leave this row out") from error
 
 
-def _digests(blocks: list[Any], known: tuple[Container[bytes], ...]) -> tuple[bytes, dict[bytes, bytes]]:
+def _digests(blocks: list[Any], known: Container[bytes], pending: Container[bytes]) -> tuple[bytes, dict[bytes, bytes]]:
     # Each text is dropped before the next is written: bodies are long, and most of their blocks are known.
     names: list[bytes] = []
     fresh: dict[bytes, bytes] = {}
@@ -95,10 +95,7 @@ def _digests(blocks: list[Any], known: tuple[Container[bytes], ...]) -> tuple[by
         text = dumps(block)
         name = digest(text)
         names.append(name)
-        for held in known:
-            if name in held:
-                break
-        else:
+        if name not in known and name not in pending:
             fresh[name] = text
     return b"".join(names), fresh
 
@@ -160,7 +157,8 @@ def outcome_row(row: OutcomeRow) -> tuple[Any, ...]:
 
 def outcome_of(row: tuple[Any, ...]) -> OutcomeRow:
     """Return the outcome that `outcome_row` wrote."""
-    return OutcomeRow(*row[:-1], json_value(row[-1]))
+    values = dict(zip(OUTCOME_COLUMNS, row, strict=True))
+    return OutcomeRow(**values | {"diagnosis": json_value(values["diagnosis"])})
 
 
 def sql_text(value: str | None) -> str | bytes | None:

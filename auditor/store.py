@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from time import monotonic, sleep
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -31,6 +32,7 @@ from auditor.rows import (
 )
 from auditor.rows import OutcomeRow as OutcomeRow
 from auditor.rows import StoreError as StoreError
+from auditor.rows import call_key as call_key
 from auditor.skeleton import DIGEST_BYTES, join, pack, unpack
 from traces.schema import Call, JsonObject
 
@@ -128,7 +130,7 @@ class Store:
             conn = sqlite3.connect(path, timeout=busy_s, isolation_level=None)
             try:
                 store = cls(path, Database(conn, execute_plugins=False))
-                store._prepare()
+                store._prepare(busy_s)
             except BaseException:
                 conn.close()
                 raise
@@ -208,7 +210,7 @@ class Store:
             tables = "(SELECT count(*) FROM calls), (SELECT count(*) FROM blocks), (SELECT count(*) FROM outcomes)"
             return Counts(*self._conn.execute(f"SELECT {tables}").fetchone())
 
-    def _prepare(self) -> None:
+    def _prepare(self, busy_s: float) -> None:
         """Refuse what is not ours or newer, before anything is written; then set the file up."""
         tables = self._db.table_names()
         version = migrations.version(self._db)
@@ -220,7 +222,7 @@ class Store:
                 " upgrade cachewright or name another file"
             )
         self._conn.execute("PRAGMA foreign_keys = ON")
-        self._conn.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(self._conn, busy_s)
         if version < migrations.VERSION:
             with self._writing():
                 migrations.migrate(self._db)
@@ -304,6 +306,19 @@ def _make_file(path: Path) -> None:
             path.touch(mode=0o600)
     except OSError as error:
         raise StoreError(f"{path}: cannot be made ({error.strerror}); name a file in a writable directory") from error
+
+
+def _write_ahead(conn: sqlite3.Connection, busy_s: float) -> None:
+    """Switch a file to write-ahead mode. SQLite does not wait for others here as it does elsewhere, so this does."""
+    patience = monotonic() + busy_s
+    while True:
+        try:
+            conn.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or monotonic() > patience:
+                raise
+        sleep(0.005)
 
 
 @contextmanager

@@ -6,14 +6,13 @@ and change no digest. Blocks and prefixes are interned, so that a block sent a t
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
 import orjson
 
 from traces.errors import MalformedRow
-from traces.schema import Block, Call, JsonObject, Level, Mark, Prompt, Ttl
+from traces.schema import Block, Call, JsonObject, Mark, Prompt, Ttl
 from traces.wire import anthropic
 
 Estimate = Callable[[bytes], int]
@@ -181,30 +180,3 @@ def platform_of(call: Call) -> str:
     """Where the model was served, by host and provider name; the provider's own API unless they say otherwise."""
     words = f"{call.host or ''} {call.provider}".lower()
     return next((platform for word, platform in _PLATFORMS if word in words), "claude_api")
-
-
-def with_blocks(prompt: Prompt, items: list[tuple[Block, str, int]], marks: tuple[Mark, ...]) -> Prompt:
-    """`prompt` with other blocks: `items` are (block, path, tokens). Used to rewrite a trace; keeps parameters."""
-    chain, ends, prefix, total = [], [], _ROOT, 0
-    for block, _, tokens in items:
-        prefix = digest(prefix + block.wire)
-        total += tokens
-        chain.append(prefix)
-        ends.append(total)
-    return replace(
-        prompt,
-        blocks=tuple(block for block, _, _ in items),
-        paths=tuple(path for _, path, _ in items),
-        chain=tuple(chain),
-        marks=marks,
-        ends=tuple(ends),
-        errors=(0,) * len(ends),
-    )
-
-
-def level_starts(prompt: Prompt) -> tuple[int, int]:
-    """Indexes of the first system block and the first message block (n where there is none)."""
-    levels = [block.level for block in prompt.blocks]
-    count = len(levels)
-    system = next((i for i, level in enumerate(levels) if level >= Level.SYSTEM), count)
-    return system, next((i for i, level in enumerate(levels) if level >= Level.MESSAGES), count)

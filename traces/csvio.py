@@ -96,11 +96,16 @@ def looks_like_header(line: bytes) -> bool:
     return len(words) > 1 and all(_WORD.fullmatch(word) for word in words)
 
 
+def knows(line: bytes) -> bool:
+    """Whether a line that looks like a header has the columns of a usage table."""
+    columns = _header(line).columns
+    return "total_input" in columns or {"input_tokens", "provider"} <= set(columns)
+
+
 def table(line: bytes, file: str) -> Table:
     """The table under a header line. Raises `UnreadableInput`, naming the nearest header, where columns are missing."""
-    text = line.decode()
-    separator = _separator(text)
-    columns = tuple(cell.lower() for cell in _split(text, separator))
+    found = _header(line)
+    columns = found.columns
     if ("total_input" in columns) == ("input_tokens" in columns):
         raise UnreadableInput(f"{file}:1: {_unknown(columns)}")
     if "input_tokens" in columns and "provider" not in columns:
@@ -108,7 +113,13 @@ def table(line: bytes, file: str) -> Table:
     doubled = sorted({name for name in columns if name and columns.count(name) > 1})
     if doubled:
         raise UnreadableInput(f"{file}:1: column {doubled[0]} stands there {columns.count(doubled[0])} times")
-    return Table(columns, separator)
+    return found
+
+
+def _header(line: bytes) -> Table:
+    text = line.decode()
+    separator = _separator(text)
+    return Table(tuple(cell.lower() for cell in _split(text, separator)), separator)
 
 
 def write_table(calls: Iterable[Call], file: BinaryIO) -> None:

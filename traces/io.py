@@ -210,8 +210,8 @@ def _to_line_end(file: BinaryIO) -> int:
 def _format(file: BinaryIO, source: Source, report: _Report) -> tuple[_Parse, int]:
     """The parser for this file's rows, and the line number of a table's header (0: none).
 
-    A table starts with a row of names and has no line that starts like an object: a damaged first line must not turn
-    a JSONL file into a table.
+    A table starts with a known header, or with a row of other names and no line after it that starts like an object:
+    a damaged first line must not turn a JSONL file into a table.
     """
     head = file.read(_HEAD)
     if head.startswith(_UTF16):
@@ -221,9 +221,10 @@ def _format(file: BinaryIO, source: Source, report: _Report) -> tuple[_Parse, in
     lines = head.removeprefix(_BOM).split(b"\n")
     number, first = next(((i, line) for i, line in enumerate(lines, 1) if line.strip()), (0, b""))
     cut = number == len(lines) and len(head) == _HEAD
-    if cut or any(line.lstrip().startswith(b"{") for line in lines) or not csvio.looks_like_header(first):
-        return partial(rows.from_line, context=context), 0
-    return partial(csvio.table(first, _flat(source.name)).call, context=context), number
+    objects = any(line.lstrip().startswith(b"{") for line in lines)
+    if not cut and csvio.looks_like_header(first) and (csvio.knows(first) or not objects):
+        return partial(csvio.table(first, _flat(source.name)).call, context=context), number
+    return partial(rows.from_line, context=context), 0
 
 
 def _is_torn(line: bytes, error: MalformedRow) -> bool:
@@ -257,7 +258,7 @@ def _source(path: Path) -> Source:
 
 def _spooled(name: str, stream: BinaryIO) -> Source:
     """A copy of a stream that cannot be sought in, unpacked where it is gzip."""
-    copy = _copied(name, stream)
+    copy = _copied(name, stream.read)
     with _opened(copy, name) as file:
         source = _unzipped(name, (), file) or Source(name, copy)
     return _copies().setdefault(name, source)
@@ -270,16 +271,18 @@ def _unzipped(name: str, stamp: tuple[int, ...], file: BinaryIO) -> Source | Non
     if not is_gzip:
         return None
     damage: list[str] = []
-    copy = _copied(name, gzip.GzipFile(fileobj=file, mode="rb"), damage.append)
+    # read1, since read would throw away what it unpacked in front of the damage
+    copy = _copied(name, gzip.GzipFile(fileobj=file, mode="rb").read1, damage.append)
     return _copies().setdefault(name, Source(name, copy, stamp, damage[0] if damage else None))
 
 
-def _copied(name: str, stream: BinaryIO | gzip.GzipFile, on_damage: Callable[[str], None] | None = None) -> Path:
-    """Bytes of a stream in a new file of this process's own folder."""
+def _copied(name: str, take: Callable[[int], bytes], on_damage: Callable[[str], None] | None = None) -> Path:
+    """Bytes of a stream, taken a block at a time, in a new file of this process's own folder."""
     try:
         with tempfile.NamedTemporaryFile(dir=_folder(), delete=False) as target:
             try:
-                shutil.copyfileobj(stream, target, _BLOCK)
+                while block := take(_BLOCK):
+                    target.write(block)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 if on_damage:
                     on_damage(f"compressed data is damaged or ends early ({error}); rows after this point are lost")

@@ -58,7 +58,8 @@ class Call:
     """One HTTP attempt to an API, as recorded. `request` keeps the key order of the body that was sent.
 
     `started_at` is `None` only in usage tables that hold no times. `clock` is "relative" when the times count
-    from an unknown day (a CSV with mm:ss), so that no dated rule or price may be chosen by them.
+    from an unknown day (a CSV with mm:ss), so that no dated rule or price may be chosen by them. `key` is the call's
+    identity in a store, `None` where it is in none.
     """
 
     id: str
@@ -84,6 +85,7 @@ class Call:
     usage: Usage = field(default_factory=Usage)
     clock: Literal["utc", "relative"] = "utc"
     place: Place | None = None
+    key: bytes | None = field(default=None, compare=False)
 
     @property
     def failed(self) -> bool:

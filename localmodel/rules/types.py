@@ -14,6 +14,9 @@ from rpds import HashTrieMap
 
 from traces.schema import Ttl
 
+REFRESH_AT = 0.9
+"""A keep-alive goes out when this share of an entry's lifetime has passed since it was last used."""
+
 Status: TypeAlias = Literal["documented", "measured", "reported", "assumed"]
 Engaged: TypeAlias = Literal["yes", "no_breakpoint", "below_minimum"]
 

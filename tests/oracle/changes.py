@@ -48,6 +48,14 @@ def add_empty_tail(maker: Maker, talk: Talk) -> Talk:
     return talk.with_last(maker.text(), Piece({"type": "text", "text": ""}, 0))
 
 
+def without_empty_tail(talk: Talk) -> Talk:
+    """The talk as a client sends it on that drops the empty text again."""
+    role, pieces = talk.turns[-1]
+    if pieces[-1].block.get("text") != "":
+        return talk
+    return replace(talk, turns=(*talk.turns[:-1], (role, pieces[:-1])))
+
+
 def add_media(maker: Maker, talk: Talk) -> Talk:
     rng = maker.rng
     return talk.with_last(maker.image() if rng.random() < 0.5 else maker.document(cited=rng.random() < 0.5))
@@ -86,7 +94,7 @@ def change_tools(maker: Maker, talk: Talk) -> Talk:
     """Insert, defer, remove or move a tool, or switch a web tool on or off."""
     rng = maker.rng
     tools = list(talk.tools)
-    what = rng.choice(("insert", "defer", "remove", "move", "web", "web"))
+    what = rng.choice(("insert", "defer", "remove", "move", "web", "web", "web", "web"))
     if what in ("insert", "defer"):
         extra = {"defer_loading": True} if what == "defer" else {}
         tools.insert(rng.randint(0, len(tools)), maker.tool(**extra))
@@ -115,7 +123,8 @@ def change_param(maker: Maker, talk: Talk) -> Talk:
         ("tool_choice", (None, {"type": "auto"}, {"type": "any"}, {"type": "auto", "disable_parallel_tool_use": True})),
         ("tool_choice", (None, {"type": "auto", "disable_parallel_tool_use": False}, {"type": "tool", "name": "run"})),
         ("thinking", (None, {"type": "enabled", "budget_tokens": 1024}, {"type": "enabled", "budget_tokens": 2048})),
-        ("output_config", (None, {"effort": "low"}, {"effort": "medium"}, {"format": {"type": "json_schema"}})),
+        ("output_config", (None, {"effort": "low"}, {"effort": "medium"})),
+        ("output_config", (None, {"format": {"type": "json_schema"}})),
         ("speed", (None, "fast")),
     )
     name, values = rng.choice(choices)
@@ -140,6 +149,6 @@ GROWTH: tuple[Change, ...] = (
     add_search,
 )
 CHANGES: tuple[Change, ...] = (
-    *(add_empty_tail, add_media, drop_block, reorder_keys, cut_back, change_tools, change_tools),
-    *(change_system, change_param, change_param, change_scope),
+    *(add_empty_tail, add_empty_tail, add_media, drop_block, reorder_keys, cut_back, change_tools, change_tools),
+    *(change_system, change_param, change_param, change_param, change_scope),
 )

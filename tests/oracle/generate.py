@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
 
-from changes import CHANGES, GROWTH
+from changes import CHANGES, GROWTH, without_empty_tail
 from talk import MIN_TOKENS, Maker, Row, Talk, body, can_mark, fill_usage, in_array, markable, row_of
 
 STARTS = (
@@ -108,6 +108,8 @@ def next_talk(maker: Maker, sent: list[Talk], number: int) -> Talk:
     talk = sent[-1] if draw < 0.7 else rng.choice(sent[-6:])
     if draw > 0.85:
         talk = replace(talk, agent=f"sub-{number}", parent=talk.agent, kind="subagent")
+    if rng.random() < 0.6:
+        talk = without_empty_tail(talk)
     for _ in range(rng.choice((0, 1, 1, 1, 2))):
         change = rng.choice(GROWTH) if rng.random() < 0.65 else rng.choice(CHANGES)
         talk = change(maker, talk)
@@ -138,7 +140,7 @@ def choose_marks(rng: Random, talk: Talk, style: str, last_tail: str | None) -> 
     wanted = places[-1:] if rng.random() < 0.85 else []
     if last_tail and rng.random() < 0.35:
         wanted.append(last_tail)
-    for level, chance in (("/system", 0.5), ("/tools", 0.25), ("/", 0.2)):
+    for level, chance in (("/system", 0.5), ("/tools", 0.35), ("/", 0.2)):
         found = [place for place in places if place.startswith(level)]
         if found and rng.random() < chance:
             wanted.append(rng.choice(found) if level == "/" else found[-1])

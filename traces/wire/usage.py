@@ -28,12 +28,12 @@ MAX_COUNT = 2**53
 _Raw: TypeAlias = Mapping[str, Any]
 _Path: TypeAlias = tuple[str, ...]
 
-_NATIVE = ("read_tokens", "write_tokens", "write_5m_tokens", "write_1h_tokens")
-_GEMINI = ("promptTokenCount", "cachedContentTokenCount", "candidatesTokenCount", "totalTokenCount")
-_INTERACTIONS = ("total_input_tokens", "total_cached_tokens")
-_CHAT = ("prompt_tokens", "completion_tokens", "prompt_cache_hit_tokens", "prompt_cache_miss_tokens")
-_TIMINGS = ("prompt_n", "cache_n")
-_ANTHROPIC = ("cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation")
+_NATIVE = frozenset(("read_tokens", "write_tokens", "write_5m_tokens", "write_1h_tokens"))
+_GEMINI = frozenset(("promptTokenCount", "cachedContentTokenCount", "candidatesTokenCount", "totalTokenCount"))
+_INTERACTIONS = frozenset(("total_input_tokens", "total_cached_tokens"))
+_CHAT = frozenset(("prompt_tokens", "completion_tokens", "prompt_cache_hit_tokens", "prompt_cache_miss_tokens"))
+_TIMINGS = frozenset(("prompt_n", "cache_n"))
+_ANTHROPIC = frozenset(("cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation"))
 _REMAINDER_PROVIDERS = ("anthropic", "claude", "bedrock", "minimax")
 
 
@@ -54,10 +54,10 @@ def normalise(raw: object, provider: str) -> Usage:
         return Usage()
     if not isinstance(raw, dict):
         raise MalformedRow(f"usage: want an object, got {shown(raw)}")
-    if any(name in raw for name in _NATIVE):
+    if not _NATIVE.isdisjoint(raw):
         return _native(raw)
     for names, convert in ((_GEMINI, _gemini), (_INTERACTIONS, _interactions), (_CHAT, _chat), (_TIMINGS, _timings)):
-        if any(raw.get(name) is not None for name in names):
+        if not names.isdisjoint(raw) and any(raw.get(name) is not None for name in names):
             return convert(raw)
     return _anthropic(raw) if _is_remainder(raw, provider) else _responses(raw)
 
@@ -196,7 +196,7 @@ def _anthropic(raw: _Raw) -> Usage:
 
 
 def _is_remainder(raw: _Raw, provider: str) -> bool:
-    anthropic = any(name in raw for name in _ANTHROPIC)
+    anthropic = not _ANTHROPIC.isdisjoint(raw)
     if anthropic != ("input_tokens_details" in raw):
         return anthropic
     return counts_remainder(provider)

@@ -202,7 +202,7 @@ def test_stream_late_fields_replace_the_first_report() -> None:
 
 def test_stream_nulls_leave_earlier_values_and_the_split() -> None:
     split = {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 700}
-    start = {"input_tokens": 12, "cache_creation_input_tokens": 700, "cache_read_input_tokens": 5_000}
+    start: dict[str, Any] = {"input_tokens": 12, "cache_creation_input_tokens": 700, "cache_read_input_tokens": 5_000}
     start |= {"cache_creation": split, "output_tokens": 1}
     delta = {"input_tokens": None, "cache_creation_input_tokens": None, "output_tokens": 30}
     assert normalise(merge_stream(start, [delta]), "anthropic") == Usage(5_712, 5_000, 700, 0, 700, 30)

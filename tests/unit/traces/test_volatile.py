@@ -110,7 +110,8 @@ def test_only_the_first_characters_are_looked_at() -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["1", "1 ", "1:", "a-", "12:", "2026-", "Wed Jun ", "1h ", "session-", "0123456789abcdef-", "an ", " ", "T"]
+    "piece",
+    ["1", "1 ", "1:", "a-", "12:", "2026-", "Wed Jun ", "1h ", "session-", "0123456789abcdef-", "an ", " ", "T"],
 )
 def test_linear_on_hostile_text(piece: str) -> None:
     text = piece * (SCAN_LIMIT // len(piece))

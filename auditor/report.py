@@ -1,0 +1,195 @@
+"""The machine-readable report, schema `cachewright.audit/1`: tokens as integers, money as decimal strings."""
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from auditor.audit import Audit
+from auditor.money import Money
+from auditor.pricing import plain
+from auditor.records import Audited, Diagnosis, Finding
+from auditor.totals import CauseSum, Sum, Totals
+from auditor.whatif import WhatIf
+from localmodel.rules.types import RuleValue
+from traces.divergence import Divergence
+from traces.schema import JsonObject
+
+SCHEMA = "cachewright.audit/1"
+
+
+def as_json(audit: Audit, totals: Totals, what_if: list[WhatIf], money: Money) -> JsonObject:
+    """The whole report as a JSON object."""
+    return {
+        "schema": SCHEMA,
+        "ruleset": {"provider": audit.ruleset.provider, "digest": audit.ruleset.digest},
+        "totals": totals_json(totals),
+        "calls": [call_json(audited, money, audit.calls) for audited in audit.calls],
+        "what_if": [what_if_json(row, audit.calls) for row in what_if],
+        "warnings": audit.warnings,
+    }
+
+
+def totals_json(totals: Totals) -> JsonObject:
+    """The sums, with the dollar total marked partial where something in it is unpriced or unknown."""
+    return {
+        **_sum(totals.whole),
+        "unknown_calls": totals.whole.unknown_calls,
+        "failed_calls": totals.failed_calls,
+        "partial": totals.partial,
+        "partial_reasons": sorted(totals.whole.reasons),
+        "unpriced": totals.unpriced,
+        "by_kind": {name: _sum(each) for name, each in totals.by_kind.items()},
+        "by_agent": {name: _sum(each) for name, each in totals.by_agent.items()},
+        "by_model": {name: _sum(each) for name, each in totals.by_model.items()},
+        "by_cause": {name: _cause(each) for name, each in totals.by_cause.items()},
+    }
+
+
+def _sum(each: Sum) -> JsonObject:
+    return {
+        "calls": each.calls,
+        "input_tokens": each.input_tokens,
+        "read_tokens": each.read_tokens,
+        "write_tokens": each.write_tokens,
+        "uncached_tokens": each.uncached_tokens,
+        "output_tokens": each.output_tokens,
+        "hit_ratio": each.hit_ratio,
+        "input_equivalents": plain(each.equivalents),
+        "cost_usd": plain(each.usd) if each.priced_calls else None,
+    }
+
+
+def _cause(each: CauseSum) -> JsonObject:
+    return {
+        "calls": each.calls,
+        "tokens": each.tokens,
+        "written_tokens": each.written_tokens,
+        "uncached_tokens": each.uncached_tokens,
+        "avoidable_equivalents": plain(each.avoidable_equivalents),
+        "avoidable_usd": plain(each.avoidable_usd),
+    }
+
+
+def call_json(audited: Audited, money: Money, calls: list[Audited]) -> JsonObject:
+    """One call with what was billed, what the rules predict, verdict and diagnosis."""
+    call, usage, outcome = audited.call, audited.call.usage, audited.outcome
+    predicted = None
+    if outcome is not None:
+        predicted = {"read_tokens": outcome.read_tokens, "write_tokens": outcome.write_tokens}
+    usd = money.recorded(audited).usd if money.row(audited) is not None else None
+    return {
+        "id": call.id,
+        "seq": call.seq,
+        "trace": call.trace,
+        "kind": call.kind,
+        "agent": call.agent,
+        "model": call.model,
+        "status": call.status,
+        "started_at": _time(call.started_at) if call.clock == "utc" else None,
+        "input_tokens": usage.input_tokens,
+        "read_tokens": usage.read_tokens,
+        "write_tokens": usage.write_tokens,
+        "uncached_tokens": usage.uncached_tokens,
+        "output_tokens": usage.output_tokens,
+        "input_usd": None if usd is None else plain(usd),
+        "predicted": predicted,
+        "agrees": audited.agrees,
+        "basis": "usage" if outcome is None else "bodies",
+        "verdict": audited.verdict,
+        "note": audited.note,
+        "diagnosis": None if audited.diagnosis is None else diagnosis_json(audited.diagnosis, calls),
+    }
+
+
+def diagnosis_json(diagnosis: Diagnosis, calls: list[Audited]) -> JsonObject:
+    """Cause, place, evidence, alternatives and money of one diagnosis."""
+    first, primary = diagnosis.first, diagnosis.primary
+    reference = None if diagnosis.reference is None else calls[diagnosis.reference].call.id
+    return {
+        "cause": primary.cause,
+        "change": first.change if first is not None else None,
+        "status": primary.status,
+        "path": primary.path,
+        "parameter": primary.parameter,
+        "first_change": None if first is None else first_change_json(first),
+        "facts": dict(primary.facts),
+        "evidence": primary.evidence,
+        "also": [_finding(finding) for finding in diagnosis.also],
+        "ruled_out": [_finding(finding) for finding in diagnosis.ruled_out],
+        "rule": None if primary.rule is None else rule_json(primary.rule),
+        "reference": reference,
+        "lost_tokens": diagnosis.lost_tokens,
+        "policy": diagnosis.policy,
+        "avoidable_equivalents": _money(diagnosis.avoidable_equivalents),
+        "avoidable_usd": _money(diagnosis.avoidable_usd),
+    }
+
+
+def first_change_json(first: Divergence) -> JsonObject:
+    """Where the prompt first changed."""
+    return {
+        "path": first.path,
+        "kind": first.change,
+        "char_offset": first.char_offset,
+        "token_offset": first.token_offset,
+        "before": first.before,
+        "after": first.after,
+        "moved_to": first.moved_to,
+        "names": list(first.names),
+    }
+
+
+def _finding(finding: Finding) -> JsonObject:
+    return {
+        "cause": finding.cause,
+        "status": finding.status,
+        "evidence": finding.evidence,
+        "lost_tokens": finding.lost_tokens,
+    }
+
+
+def rule_json(rule: RuleValue) -> JsonObject:
+    """The rule a verdict rests on, with what it rests on itself."""
+    value: Any = rule.value
+    if isinstance(value, Decimal):
+        value = plain(value)
+    return {
+        "id": rule.id,
+        "value": list(value) if isinstance(value, tuple) else value,
+        "status": rule.status,
+        "checked": rule.checked.isoformat(),
+        "source": rule.source,
+    }
+
+
+def what_if_json(row: WhatIf, calls: list[Audited]) -> JsonObject:
+    """One row of the what-if table; `changed` lists the calls whose bill differs, by id."""
+    ratio = row.bill.hit_ratio
+    return {
+        "policy": row.policy,
+        "policies": list(row.policies),
+        "calls": row.bill.calls,
+        "input_tokens": row.bill.input_tokens,
+        "read_tokens": row.bill.read_tokens,
+        "write_tokens": row.bill.write_tokens,
+        "uncached_tokens": row.bill.uncached_tokens,
+        "hit_ratio": None if ratio is None else round(ratio, 6),
+        "input_equivalents": plain(row.bill.equivalents),
+        "saving_equivalents": plain(row.saving_equivalents),
+        "saving_usd": _money(row.saving_usd),
+        "quality_risk": row.quality_risk,
+        "paths": None if row.paths is None else {name: plain(value) for name, value in row.paths.items()},
+        "note": row.note,
+        "changed": [
+            {"id": calls[index].call.id, "read_tokens": bill.read_tokens, "write_tokens": bill.write_tokens}
+            for index, bill in sorted(row.by_call.items())
+        ],
+    }
+
+
+def _money(amount: Decimal | None) -> str | None:
+    return None if amount is None else plain(amount)
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat().replace("+00:00", "Z")

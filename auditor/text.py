@@ -1,0 +1,237 @@
+"""The report for a terminal: the bill, the calls, why tokens were lost, and what would have saved them."""
+
+from collections.abc import Iterator
+from decimal import Decimal
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from auditor.audit import Audit
+from auditor.records import Audited, Diagnosis
+from auditor.totals import NECESSARY, Totals
+from auditor.visible import visible
+from auditor.whatif import WhatIf
+
+# A longer trace shows its misses only, and of those the ones that lost most.
+LONGEST_TABLE = 40
+MOST_MISSES = 12
+
+_STYLES = {"hit": "green", "partial_miss": "yellow", "miss": "red", "cold_write": "cyan", "unknown": "dim"}
+
+
+def render(audit: Audit, totals: Totals, what_if: list[WhatIf], title: str) -> Group:
+    """The whole report as one rich renderable."""
+    parts: list[RenderableType] = [_bill(totals, what_if, title), Text()]
+    parts += [_calls(audit), Text()]
+    parts += [*_misses(audit), *_causes(totals)]
+    if what_if:
+        parts += [Text("What would have saved it", style="bold"), _what_if(what_if), *_footnotes(what_if)]
+    parts += _warnings(audit, totals)
+    return Group(*parts)
+
+
+def console(width: int | None = None) -> Console:
+    """A console for reports: as wide as the terminal, 100 columns where there is none; no markup, no guessing."""
+    made = Console(markup=False, highlight=False, emoji=False, soft_wrap=False)
+    if width is not None or not made.is_terminal:
+        made.width = width or 100
+    return made
+
+
+def number(value: int | Decimal | None) -> str:
+    """With thousands separators: 381,701 and 158,018.5; a dash where unknown."""
+    if value is None:
+        return "-"
+    if isinstance(value, Decimal):
+        value = value.quantize(Decimal("0.1"))
+        text = f"{value:,}"
+        return text.removesuffix(".0")
+    return f"{value:,}"
+
+
+def dollars(value: Decimal | None) -> str:
+    """Cents for amounts, four digits below a dollar; empty where unpriced."""
+    if value is None:
+        return ""
+    return f"${value:,.2f}" if abs(value) >= 1 else f"${value:.4f}"
+
+
+def percent(ratio: float | Decimal | None) -> str:
+    """A share with two decimals."""
+    return "unknown" if ratio is None else f"{ratio * 100:.2f} %"
+
+
+def _bill(totals: Totals, what_if: list[WhatIf], title: str) -> Text:
+    whole, text = totals.whole, Text()
+    text.append(f"{visible(title, 80)}\n", style="bold")
+    text.append(
+        f"{number(whole.calls)} calls, {number(whole.input_tokens)} input tokens: {percent(whole.hit_ratio)} read from "
+        f"cache, {number(whole.write_tokens)} written, {number(whole.uncached_tokens)} uncached.\n"
+    )
+    text.append(f"Input cost {number(whole.equivalents)} input-token equivalents")
+    if whole.priced_calls:
+        text.append(f"; {dollars(whole.usd)} with output{' (partial)' if totals.partial else ''}")
+    text.append(".")
+    best = what_if[-1] if what_if else None
+    if best is not None and best.saving_equivalents > 0:
+        share = best.saving_equivalents / whole.equivalents if whole.equivalents else None
+        text.append(
+            f"\nAvoidable, proved by replay: {number(best.saving_equivalents)} ({percent(share)})"
+            f"{_or_dollars(best.saving_usd)}; with all fixes {percent(best.bill.hit_ratio)} would have been read.",
+            style="bold",
+        )
+    return text
+
+
+def _or_dollars(value: Decimal | None) -> str:
+    return "" if value is None else f", {dollars(value)}"
+
+
+def _calls(audit: Audit) -> Table:
+    shown = audit.calls
+    if len(shown) > LONGEST_TABLE:
+        lossy = [a for a in shown if a.diagnosis is not None and a.diagnosis.lost_tokens]
+        shown = sorted(sorted(lossy, key=_loss)[:LONGEST_TABLE], key=lambda a: a.index)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("call", "start", "input", "read", "written", "uncached"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("cause", overflow="fold")
+    for audited in shown:
+        table.add_row(*_row(audited))
+    return table
+
+
+def _loss(audited: Audited) -> int:
+    return -(audited.diagnosis.lost_tokens if audited.diagnosis is not None else 0)
+
+
+def _row(audited: Audited) -> Iterator[RenderableType]:
+    call, usage, diagnosis = audited.call, audited.call.usage, audited.diagnosis
+    yield str(call.seq)
+    clock = "%M:%S" if call.clock == "relative" else "%H:%M:%S"
+    yield audited.at.strftime(clock) if call.started_at is not None else "-"
+    for value in (usage.input_tokens, usage.read_tokens, usage.write_tokens, usage.uncached_tokens):
+        yield number(value)
+    yield Text(audited.verdict.replace("_", " "), style=_STYLES.get(audited.verdict, ""))
+    if diagnosis is None:
+        yield Text(visible(audited.note or ""), style="dim")
+        return
+    where = f" at {diagnosis.primary.path}" if diagnosis.primary.path else ""
+    yield Text(visible(_named(diagnosis) + where), style="" if diagnosis.lost_tokens else "dim")
+
+
+def _named(diagnosis: Diagnosis) -> str:
+    name = diagnosis.primary.cause
+    if diagnosis.first is not None:
+        return f"{name}: {diagnosis.first.change}"
+    return f"{name}: {diagnosis.primary.parameter}" if diagnosis.primary.parameter else name
+
+
+def _misses(audit: Audit) -> Iterator[RenderableType]:
+    lossy = [a for a in audit.calls if a.diagnosis is not None and a.diagnosis.lost_tokens]
+    if not lossy:
+        return
+    yield Text("Why tokens were paid for again", style="bold")
+    shown = sorted(sorted(lossy, key=_loss)[:MOST_MISSES], key=lambda a: a.index)
+    for audited in shown:
+        assert audited.diagnosis is not None
+        yield _miss(audited, audited.diagnosis)
+    if len(lossy) > len(shown):
+        yield Text(f"  … and {number(len(lossy) - len(shown))} smaller ones (--json lists all)", style="dim")
+    yield Text()
+
+
+def _miss(audited: Audited, diagnosis: Diagnosis) -> Text:
+    text = Text(f"  call {audited.call.seq}  ", style="bold")
+    text.append(f"{visible(_named(diagnosis))} ({diagnosis.primary.status}), {number(diagnosis.lost_tokens)} tokens")
+    if diagnosis.policy is not None and diagnosis.avoidable_equivalents:
+        worth = f"{number(diagnosis.avoidable_equivalents)}{_or_dollars(diagnosis.avoidable_usd)}"
+        text.append(f"; {diagnosis.policy} saves {worth}")
+    for sentence in diagnosis.primary.evidence:
+        text.append(f"\n          {visible(sentence)}", style="not bold")
+    for finding in diagnosis.also:
+        if finding.status in ("established", "likely"):
+            text.append(f"\n          also {finding.cause}: {visible(finding.evidence[0])}", style="not bold")
+    possible = [finding.cause for finding in diagnosis.also if finding.status == "possible"]
+    if possible:
+        text.append(f"\n          remaining: {', '.join(possible)}", style="not bold")
+    if diagnosis.ruled_out:
+        excluded = "; ".join(f"{finding.cause} ({finding.evidence[0]})" for finding in diagnosis.ruled_out[:2])
+        text.append(f"\n          not {visible(excluded)}", style="not bold dim")
+    rule = diagnosis.primary.rule
+    if rule is not None:
+        text.append(f"\n          rule {rule.id}, {rule.status}, checked {rule.checked}", style="not bold dim")
+    return text
+
+
+def _causes(totals: Totals) -> Iterator[RenderableType]:
+    if set(totals.by_cause) <= {NECESSARY}:
+        return
+    yield Text("Where paid tokens went", style="bold")
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("  cause")
+    for name in ("calls", "tokens", "written", "uncached", "avoidable"):
+        table.add_column(name, justify="right")
+    for name, each in totals.by_cause.items():
+        avoidable = number(each.avoidable_equivalents) if each.avoidable_equivalents else ""
+        table.add_row(
+            f"  {name}",
+            number(each.calls),
+            number(each.tokens),
+            number(each.written_tokens),
+            number(each.uncached_tokens),
+            avoidable,
+        )
+    yield table
+    yield Text()
+
+
+def _what_if(rows: list[WhatIf]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("  policy", no_wrap=True)
+    for name in ("calls", "written", "read", "hit ratio", "equivalents", "saves", ""):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        style = "bold" if row.policy == "all" else ""
+        table.add_row(
+            f"  {row.policy}{' *' if row.quality_risk and len(row.policies) == 1 else ''}",
+            number(row.bill.calls),
+            number(row.bill.write_tokens),
+            number(row.bill.read_tokens),
+            percent(row.bill.hit_ratio),
+            number(row.bill.equivalents),
+            number(row.saving_equivalents),
+            dollars(row.saving_usd),
+            style=style,
+        )
+    return table
+
+
+def _footnotes(rows: list[WhatIf]) -> Iterator[RenderableType]:
+    for row in rows:
+        if len(row.policies) == 1 and row.quality_risk:
+            yield Text(f"  * {row.policy}: {row.quality_risk}", style="dim")
+        if row.paths:
+            paths = ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in row.paths.items())
+            yield Text(f"    {paths}", style="dim")
+        if row.policy == "cheapest":
+            yield Text(f"  cheapest = {' + '.join(row.policies) or 'no change'} ({row.note})", style="dim")
+    yield Text("  all = the fixes of the diagnosed causes together; savings of single rows do not add up", style="dim")
+
+
+def _warnings(audit: Audit, totals: Totals) -> Iterator[RenderableType]:
+    for model, tokens in totals.unpriced.items():
+        yield Text(
+            f"UNPRICED: no price known for model {visible(model)!r} ({number(tokens)} input tokens); the dollar total "
+            "leaves it out",
+            style="bold red",
+        )
+    if totals.whole.unknown_calls:
+        yield Text(f"{number(totals.whole.unknown_calls)} calls report no cache usage and are in no ratio", style="dim")
+    if totals.failed_calls:
+        yield Text(f"{number(totals.failed_calls)} failed calls are listed but not counted", style="dim")
+    disagreeing = sum(1 for audited in audit.calls if audited.agrees is False)
+    if disagreeing:
+        yield Text(f"{number(disagreeing)} calls were billed otherwise than the rules predict", style="yellow")

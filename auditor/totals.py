@@ -1,0 +1,148 @@
+"""Sums of an audit: tokens and money over all calls, by kind, agent and model, and paid tokens by cause."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from auditor.money import Money, tier_of
+from auditor.pricing import cost
+from auditor.records import Audited
+
+# Calls that exist to keep or count the cache: they cost, but say nothing about how well it is used.
+UNRATED_KINDS = ("keepalive", "count")
+NECESSARY = "new_content"
+
+
+@dataclass(slots=True)
+class Sum:
+    """Tokens and money of some calls. Calls with unknown usage are counted apart and are in no token sum."""
+
+    calls: int = 0
+    unknown_calls: int = 0
+    input_tokens: int = 0
+    read_tokens: int = 0
+    write_tokens: int = 0
+    uncached_tokens: int = 0
+    output_tokens: int = 0
+    rated_input: int = 0
+    rated_read: int = 0
+    equivalents: Decimal = Decimal(0)
+    usd: Decimal = Decimal(0)
+    priced_calls: int = 0
+    reasons: set[str] = field(default_factory=set)
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """Read over input tokens, weighted by tokens, keep-alives left out; `None` where nothing is known."""
+        return round(self.rated_read / self.rated_input, 6) if self.rated_input else None
+
+
+@dataclass(slots=True)
+class CauseSum:
+    """Tokens paid again for one cause (or necessary ones): how many calls, and how they were billed."""
+
+    calls: int = 0
+    tokens: int = 0
+    written_tokens: int = 0
+    uncached_tokens: int = 0
+    avoidable_equivalents: Decimal = Decimal(0)
+    avoidable_usd: Decimal = Decimal(0)
+
+
+@dataclass(slots=True)
+class Totals:
+    """All sums of an audit. `unpriced` counts input tokens by model that has no price: the dollars are then partial."""
+
+    whole: Sum
+    by_kind: dict[str, Sum]
+    by_agent: dict[str, Sum]
+    by_model: dict[str, Sum]
+    by_cause: dict[str, CauseSum]
+    failed_calls: int
+    unpriced: dict[str, int]
+
+    @property
+    def partial(self) -> bool:
+        """Whether the dollar total leaves something out."""
+        return bool(self.unpriced) or bool(self.whole.unknown_calls) or bool(self.whole.reasons)
+
+
+def totals(calls: list[Audited], money: Money) -> Totals:
+    """Sum up an audit."""
+    whole, unpriced = Sum(), defaultdict[str, int](int)
+    grouped: list[tuple[Callable[[Audited], str], dict[str, Sum]]] = [
+        (lambda a: a.call.kind, {}),
+        (lambda a: a.call.agent, {}),
+        (lambda a: a.call.model or "unknown", {}),
+    ]
+    failed = 0
+    for audited in calls:
+        if audited.call.failed:
+            failed += 1
+            continue
+        sums = [whole, *(group.setdefault(name(audited), Sum()) for name, group in grouped)]
+        _add(audited, money, sums, unpriced)
+    by_kind, by_agent, by_model = (group for _, group in grouped)
+    return Totals(whole, by_kind, by_agent, by_model, by_cause(calls), failed, dict(unpriced))
+
+
+def _add(audited: Audited, money: Money, sums: list[Sum], unpriced: dict[str, int]) -> None:
+    usage = audited.call.usage
+    known = usage.input_tokens is not None and usage.read_tokens is not None
+    row = money.row(audited)
+    bill = cost(usage, row, tier=tier_of(audited)) if row is not None and usage.input_tokens is not None else None
+    if row is None and usage.input_tokens is not None:
+        unpriced[audited.call.model or "unknown"] += usage.input_tokens
+    worth = money.recorded(audited).equivalents
+    for each in sums:
+        each.calls += 1
+        each.output_tokens += usage.output_tokens or 0
+        if bill is not None and bill.usd is not None:
+            each.usd += bill.usd
+            each.priced_calls += 1
+            each.reasons.update(reason for reason in bill.reasons if bill.partial)
+        if not known:
+            each.unknown_calls += 1
+            continue
+        each.equivalents += worth
+        each.input_tokens += usage.input_tokens or 0
+        each.read_tokens += usage.read_tokens or 0
+        each.write_tokens += usage.write_tokens or 0
+        each.uncached_tokens += usage.uncached_tokens or 0
+        if audited.call.kind not in UNRATED_KINDS:
+            each.rated_input += usage.input_tokens or 0
+            each.rated_read += usage.read_tokens or 0
+
+
+def by_cause(calls: list[Audited]) -> dict[str, CauseSum]:
+    """Every token that was written or billed uncached, under exactly one cause or as new content.
+
+    The column of written tokens adds up to the billed writes, that of uncached tokens to the rest. Lost tokens count
+    as written first: a lost prefix stands in front of the tail that a call leaves uncached.
+    """
+    sums: dict[str, CauseSum] = defaultdict(CauseSum)
+    for audited in calls:
+        usage, diagnosis = audited.call.usage, audited.diagnosis
+        if audited.call.failed or usage.input_tokens is None or usage.read_tokens is None:
+            continue
+        written, uncached = usage.write_tokens or 0, usage.uncached_tokens or 0
+        for finding in diagnosis.findings if diagnosis is not None else []:
+            if finding.lost_tokens:
+                taken = min(finding.lost_tokens, written)
+                rest = min(finding.lost_tokens - taken, uncached)
+                _count(sums[finding.cause], taken, rest)
+                written, uncached = written - taken, uncached - rest
+        if diagnosis is not None and diagnosis.lost_tokens:
+            each = sums[diagnosis.primary.cause]
+            each.avoidable_equivalents += diagnosis.avoidable_equivalents or 0
+            each.avoidable_usd += diagnosis.avoidable_usd or 0
+        _count(sums[NECESSARY], written, uncached)
+    return dict(sorted(sums.items(), key=lambda pair: (pair[0] == NECESSARY, -pair[1].tokens)))
+
+
+def _count(each: CauseSum, written: int, uncached: int) -> None:
+    each.calls += 1
+    each.tokens += written + uncached
+    each.written_tokens += written
+    each.uncached_tokens += uncached

@@ -1,0 +1,212 @@
+"""What-if: rewrite a trace by a policy, replay it under the same rules, and count what would have been billed.
+
+A policy takes the requests of a trace and returns them as they would have been sent. Savings are differences between
+two replays (as sent, and rewritten), added to the bill as recorded; a call whose bill the rules do not reproduce proves
+no saving and gets none.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Protocol
+
+from auditor.audit import Audit
+from auditor.money import Bill, Money
+from auditor.records import Audited, Diagnosis
+from auditor.replay import Sent, idle, simulate
+from localmodel.rules.types import Outcome
+
+
+class Policy(Protocol):
+    """A way to send calls. `fixes` says whether it is the fix of a diagnosis; alternatives fix none."""
+
+    @property
+    def name(self) -> str:
+        """Name in reports."""
+        ...
+
+    @property
+    def quality_risk(self) -> str | None:
+        """What the model may do worse under it, `None` where nothing changes for the model."""
+        ...
+
+    def fixes(self, audited: Audited, diagnosis: Diagnosis) -> bool:
+        """Whether this policy is the remedy of this diagnosis."""
+        ...
+
+    def rewrite(self, sent: list[Sent], trial: "Trial") -> list[Sent]:
+        """The requests as they would have been sent."""
+        ...
+
+
+@dataclass(slots=True)
+class Trial:
+    """What policies may look at: the audit, the calls each remedy is for, and prices."""
+
+    audit: Audit
+    money: Money
+
+    def diagnosed(self, policy: Policy) -> list[Audited]:
+        """Calls whose diagnosis `policy` is the remedy of, in time order."""
+        return [a for a in self.audit.calls if a.diagnosis is not None and policy.fixes(a, a.diagnosis)]
+
+
+@dataclass(slots=True)
+class WhatIf:
+    """One row: the whole trace as it would have been billed under some policies."""
+
+    policy: str
+    policies: tuple[str, ...]
+    bill: Bill
+    saving_equivalents: Decimal
+    saving_usd: Decimal | None
+    quality_risk: str | None
+    note: str | None = None
+    by_call: dict[int, Bill] = field(default_factory=dict)
+    added: list[Bill] = field(default_factory=list)
+    paths: dict[str, Decimal] | None = None
+
+
+def requests_of(audit: Audit) -> list[Sent]:
+    """The replayable requests of an audit: those with a body, a prediction and a bill that shows the cache at work."""
+    return [
+        Sent(a.prompt, a.at, a.readable_at, a.index)
+        for a in audit.calls
+        if a.prompt is not None and a.outcome is not None and not idle(a.call)
+    ]
+
+
+def run(trial: Trial, policies: Sequence[Policy], name: str) -> WhatIf:
+    """Replay the trace rewritten by `policies`, one after the other in the order given."""
+    before = requests_of(trial.audit)
+    after = before
+    for policy in policies:
+        after = policy.rewrite(after, trial)
+    changed, added = _changes(trial, after)
+    total = trial.money.total
+    saving = Bill()
+    for index, bill in changed.items():
+        saving = saving + trial.money.recorded(trial.audit.calls[index]) - bill
+    for bill in added:
+        saving = saving - bill
+    risks = [policy.quality_risk for policy in policies if policy.quality_risk]
+    return WhatIf(
+        policy=name,
+        policies=tuple(policy.name for policy in policies),
+        bill=total - saving,
+        saving_equivalents=saving.equivalents,
+        saving_usd=saving.usd,
+        quality_risk="; ".join(risks) or None,
+        by_call=changed,
+        added=added,
+    )
+
+
+def _changes(trial: Trial, after: list[Sent]) -> tuple[dict[int, Bill], list[Bill]]:
+    """Bills of the calls that the rewritten trace changes, and of those it adds."""
+    changed: dict[int, Bill] = {}
+    added: list[Bill] = []
+    for sent, outcome in simulate(after, trial.audit.ruleset):
+        if sent.call is None:
+            added.append(trial.money.predicted(sent, outcome))
+            continue
+        audited = trial.audit.calls[sent.call]
+        if audited.outcome is None or _same(audited.outcome, outcome):
+            continue
+        bill = shifted(trial.money, audited, sent, outcome)
+        if audited.agrees is False and bill.equivalents < trial.money.recorded(audited).equivalents:
+            continue
+        changed[sent.call] = bill
+    return changed, added
+
+
+def _same(one: Outcome, other: Outcome) -> bool:
+    return (one.read_tokens, one.write_5m_tokens, one.write_1h_tokens, one.uncached_tokens) == (
+        other.read_tokens,
+        other.write_5m_tokens,
+        other.write_1h_tokens,
+        other.uncached_tokens,
+    )
+
+
+def shifted(money: Money, audited: Audited, sent: Sent, outcome: Outcome) -> Bill:
+    """The recorded bill of a call, moved by the difference of two predictions."""
+    assert audited.outcome is not None and audited.prompt is not None
+    base = Sent(audited.prompt, audited.at, audited.readable_at, audited.index)
+    return money.recorded(audited) + money.predicted(sent, outcome) - money.predicted(base, audited.outcome)
+
+
+Choose = Callable[[Sequence[Policy]], WhatIf]
+
+
+def table(trial: Trial, policies: Sequence[Policy], *, budget: int) -> list[WhatIf]:
+    """Each policy alone, the cheapest subset of all of them, and last `all`: one fix for each diagnosed cause.
+
+    `budget` bounds the work of the subset search in replayed requests; beyond it the search is left out and said so.
+    Also fills each diagnosis with the money its own policy would have saved.
+    """
+    rows = []
+    for policy in policies:
+        row = run(trial, [policy], policy.name)
+        fixed = trial.diagnosed(policy)
+        _attribute(trial, policy, row, fixed)
+        if fixed or row.saving_equivalents > 0:
+            rows.append(row)
+            paths = getattr(policy, "paths", None)
+            row.paths = paths(trial, row) if paths and fixed else None
+    fixes = [policy for policy in policies if trial.diagnosed(policy)]
+    every = run(trial, fixes, "all")
+    useful = [policy for policy in policies if any(row.policy == policy.name for row in rows)]
+    if not useful:
+        return [every]
+    return [*rows, _cheapest(trial, useful, budget, [every, *rows]), every]
+
+
+def _cheapest(trial: Trial, policies: Sequence[Policy], budget: int, known: list[WhatIf]) -> WhatIf:
+    """The cheapest combination found by taking, then dropping, one policy at a time."""
+    steps = len(policies) * len(policies) * len(requests_of(trial.audit))
+    best = max(known, key=lambda row: row.saving_equivalents)
+    if steps > budget:
+        note = f"not searched: {steps:,} replayed requests are over the budget of {budget:,}; best single row shown"
+        return _named(best, note)
+    chosen = [policy for policy in policies if policy.name in best.policies]
+    improved = True
+    while improved:
+        improved = False
+        for policy in policies:
+            trial_set = [p for p in policies if (p in chosen) != (p is policy)]
+            row = run(trial, trial_set, "cheapest")
+            if row.saving_equivalents > best.saving_equivalents:
+                best, chosen, improved = row, trial_set, True
+    return _named(best, "found by adding and dropping one policy at a time")
+
+
+def _named(row: WhatIf, note: str) -> WhatIf:
+    return replace(row, policy="cheapest", note=note)
+
+
+def _attribute(trial: Trial, policy: Policy, row: WhatIf, fixed: list[Audited]) -> None:
+    """Share a policy's saving out over the diagnoses it is the remedy of, side effects included; sums are exact."""
+    direct = [_direct(trial, row, audited) for audited in fixed]
+    whole = sum((bill.equivalents for bill in direct), Decimal(0))
+    shared_equivalents, shared_usd = Decimal(0), Decimal(0)
+    for position, (audited, bill) in enumerate(zip(fixed, direct, strict=True)):
+        diagnosis = audited.diagnosis
+        assert diagnosis is not None
+        diagnosis.policy = policy.name
+        last = position == len(fixed) - 1
+        part = bill.equivalents / whole if whole > 0 else Decimal(1) / len(fixed)
+        share = row.saving_equivalents * part
+        diagnosis.avoidable_equivalents = (
+            row.saving_equivalents - shared_equivalents if last else share.quantize(Decimal("0.1"))
+        )
+        shared_equivalents += diagnosis.avoidable_equivalents
+        if row.saving_usd is not None:
+            usd = row.saving_usd - shared_usd if last else (row.saving_usd * part).quantize(Decimal("0.000001"))
+            shared_usd += usd
+            diagnosis.avoidable_usd = usd
+
+
+def _direct(trial: Trial, row: WhatIf, audited: Audited) -> Bill:
+    bill = row.by_call.get(audited.index)
+    return Bill() if bill is None else trial.money.recorded(audited) - bill

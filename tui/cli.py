@@ -1,0 +1,85 @@
+"""The command line: the only place where the parts are put together. Sub-commands are loaded when called."""
+
+import importlib
+import os
+import sys
+from enum import IntEnum
+from typing import Any
+
+import click
+
+
+class ExitCode(IntEnum):
+    """What the process tells its caller."""
+
+    DONE = 0
+    FINDINGS = 1
+    USAGE = 2
+    UNREADABLE = 3
+    PROVIDER = 4
+    STOPPED = 130
+
+
+# Name, module and attribute of each command, and its one line of help: listing them must not import them.
+COMMANDS = {
+    "audit": ("tui.commands.audit", "Say for each call whether the cache worked, why not, and what it cost."),
+    "diff": ("tui.commands.diff", "Show where two prompts first differ, and what that costs the cache."),
+    "lint": ("tui.commands.lint", "Check request bodies for cache mistakes before they are sent."),
+    "rules": ("tui.commands.rules", "Show the providers' cache rules with status, date and source."),
+    "prices": ("tui.commands.prices", "Show the dated prices of a model."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands, in the order in which help lists them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now; `None` where there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """As click does, with the nearest command named where there is none."""
+        name = args[0] if args else ""
+        if name and name not in COMMANDS and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, COMMANDS, n=1)
+            ctx.fail(f"No such command '{name}'." + (f" Did you mean '{near[0]}'?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run, and turn every foreseen failure into one line on stderr and an exit code."""
+        try:
+            return super().main(*args, **kwargs)
+        except KeyboardInterrupt:
+            click.echo("stopped", err=True)
+            sys.exit(ExitCode.STOPPED)
+        except BrokenPipeError:
+            # The reader of stdout went away (`| head`): nothing more to say, and nothing to flush at exit either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(ExitCode.DONE)
+
+
+def fail(message: str, code: ExitCode) -> None:
+    """End the process with one line on stderr."""
+    click.echo(f"cachewright: {' '.join(message.split())}", err=True)
+    sys.exit(code)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="cachewright", message="%(version)s")
+def main() -> None:
+    """Say why an LLM agent's prompt cache missed, what each miss cost, and what would have avoided it."""

@@ -1,0 +1,40 @@
+"""`cachewright prices show`: what a model costs, by date."""
+
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from tui.cli import ExitCode, fail
+from tui.commands.options import moment_option
+
+
+@click.group()
+def command() -> None:
+    """Show the dated prices of a model."""
+
+
+@command.command()
+@click.argument("model")
+@moment_option
+@click.option("--prices", type=click.Path(path_type=Path), help="Price file of your own; it wins over the built-in.")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
+def show(model: str, at: datetime | None, prices: Path | None, as_json: bool) -> None:
+    """Print the price rows of MODEL (or PROVIDER/MODEL), USD per million tokens.
+
+    Without --at the whole history is listed; with it, the row in force.
+    """
+    import orjson
+
+    from auditor.errors import AuditError
+    from auditor.pricing import as_json as report
+    from auditor.pricing import as_text, open_prices
+    from auditor.pricing import show as rows_of
+
+    try:
+        rows = rows_of(open_prices(prices), model, at)
+    except AuditError as error:
+        fail(str(error), ExitCode.UNREADABLE)
+    if not rows:
+        fail(f"{model}: unpriced, no price is known for this model; name it in a --prices FILE", ExitCode.FINDINGS)
+    click.echo(orjson.dumps(report(rows), option=orjson.OPT_INDENT_2) if as_json else as_text(rows))
