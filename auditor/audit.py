@@ -4,26 +4,20 @@ Each call is canonicalised and loses its body as it streams in; then, in time or
 compared with its bill and, if tokens were lost, diagnosed (bodies of the two calls concerned are read again).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from auditor.context import BodyOf, Context
 from auditor.diagnose import diagnose
+from auditor.gather import EVERY, Progress, gather, no_cycles
 from auditor.history import History
 from auditor.records import Audited, Diagnosis, Finding
-from auditor.replay import predict, readable_from, slack_of, start_of, without_bodies
+from auditor.replay import predict, readable_from, slack_of, start_of
 from auditor.usage_only import UsageOnly
 from localmodel.rules.load import Ruleset
 from localmodel.rules.types import CacheState
-from traces.canonical import Interner, canonical
-from traces.errors import MalformedRow
-from traces.schema import Call, Prompt
-from traces.tokens import Meter, estimate
-
-Progress = Callable[[str, int, int | None], None]
-"""Told the stage, how many calls are done, and of how many (`None`: not known yet)."""
-
-_EVERY = 256
+from traces.schema import Call
+from traces.tokens import Meter
 
 
 @dataclass(slots=True)
@@ -35,23 +29,6 @@ class Audit:
     warnings: list[str] = field(default_factory=list)
 
 
-def gather(
-    calls: Iterable[Call], warnings: list[str], progress: Progress | None = None
-) -> list[tuple[Call, Prompt | None]]:
-    """Canonicalise calls as they stream in and drop their bodies. A broken body leaves a usage-only call."""
-    interner, gathered = Interner(estimate), []
-    for call in calls:
-        try:
-            prompt = canonical(call, interner)
-        except MalformedRow as error:
-            prompt = None
-            warnings.append(f"{call.place or call.id}: {error}; the call is judged by its usage alone")
-        gathered.append((without_bodies(call), prompt))
-        if progress is not None and len(gathered) % _EVERY == 0:
-            progress("reading", len(gathered), None)
-    return gathered
-
-
 def audit(
     calls: Iterable[Call],
     ruleset: Ruleset,
@@ -61,6 +38,12 @@ def audit(
 ) -> Audit:
     """Audit recorded calls under a ruleset. `body_of` reads the request of a call again."""
     result = Audit(ruleset, [])
+    with no_cycles():
+        return _audited(calls, result, body_of, progress)
+
+
+def _audited(calls: Iterable[Call], result: Audit, body_of: BodyOf, progress: Progress | None) -> Audit:
+    ruleset = result.ruleset
     gathered = gather(calls, result.warnings, progress)
     gathered.sort(key=lambda one: start_of(one[0]))
     history, usage_only = History(), UsageOnly()
@@ -71,7 +54,7 @@ def audit(
         audited = Audited(index, call, prompt, at, readable_from(call, rules.readable_fallback_s))
         state = _take(audited, state, ruleset, meter, history, usage_only, body_of)
         result.calls.append(audited)
-        if progress is not None and index % _EVERY == 0:
+        if progress is not None and index % EVERY == 0:
             progress("auditing", index, len(gathered))
     usage_only.finish()
     return result

@@ -124,7 +124,9 @@ def as_text(found: Comparison) -> str:
     """The comparison in words, one fact a line."""
     lines = []
     if found.first is None and not found.parameters:
-        lines.append(f"B repeats A and appends {found.appended} blocks" if found.appended else "the cache sees no change")
+        lines.append(
+            f"B repeats A and appends {found.appended} blocks" if found.appended else "the cache sees no change"
+        )
     if found.first is not None:
         lines.append(f"{found.cause}: {found.first.change.replace('_', ' ')} at {found.first.path}")
         lines += _place(found.first)

@@ -45,8 +45,9 @@ def content_loss(context: Context) -> ContentLoss | None:
         return None
     if index == len(new.blocks) or not _is_continuation(old, new, index):
         return None
-    divergence = _divergence(context, before)
-    gone = _gone(old, new, index, last, _is_edit(context, before, index))
+    sides = _sides(context, before)
+    divergence = None if sides is None else first_divergence(*sides)
+    gone = _gone(old, new, index, last, sides is not None and _is_edit(sides, index))
     cached = _cached(before, last)
     kept = cached - gone
     if kept < CONTINUES * cached:
@@ -100,16 +101,13 @@ def _gone(old: Prompt, new: Prompt, index: int, last: int, edited: bool) -> int:
     return gone
 
 
-def _is_edit(context: Context, before: Audited, index: int) -> bool:
+def _is_edit(sides: tuple[Side, Side], index: int) -> bool:
     """Whether the first differing block is the same text with an edit, rather than another text."""
-    sides = _sides(context, before)
-    if sides is None:
-        return False
     one, two = sides[0].values[index], sides[1].values[index]
     if one.get("type") != two.get("type") or one.get("name") != two.get("name"):
         return False
     old, new = _plain(one), _plain(two)
-    start, stop_old, stop_new = changed_span(old, new)
+    start, stop_old, _ = changed_span(old, new)
     unchanged = start + len(old) - stop_old
     return unchanged >= SIMILAR * max(len(old), len(new), 1)
 
@@ -124,11 +122,6 @@ def _sides(context: Context, before: Audited) -> tuple[Side, Side] | None:
     if old_body is None or new_body is None or before.prompt is None:
         return None
     return side(before.prompt, old_body), side(context.prompt, new_body)
-
-
-def _divergence(context: Context, before: Audited) -> Divergence | None:
-    sides = _sides(context, before)
-    return None if sides is None else first_divergence(*sides)
 
 
 def content_finding(context: Context, loss: ContentLoss, lost: int) -> Finding:

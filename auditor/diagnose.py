@@ -52,9 +52,7 @@ def _could_have_lost_content(context: Context, floor: int) -> bool:
     return previous.prompt.ends[previous.outcome.last_index] > floor + context.slack
 
 
-def _provider_side(
-    context: Context, floor: int, segments: list[Segment]
-) -> int:
+def _provider_side(context: Context, floor: int, segments: list[Segment]) -> int:
     predicted = context.outcome.read_tokens
     if predicted <= floor + context.slack:
         return floor
@@ -69,9 +67,7 @@ def _provider_side(
     return predicted
 
 
-def _entry(
-    context: Context, floor: int, segments: list[Segment]
-) -> int:
+def _entry(context: Context, floor: int, segments: list[Segment]) -> int:
     """Tokens up to the longest prefix at which an earlier call left an entry."""
     found = context.history.longest_written(context.prompt)
     if found is None:
@@ -118,17 +114,15 @@ def _content(
     segments.append((finding, also, loss.before))
 
 
-def _uncovered(
-    context: Context, floor: int, segments: list[Segment]
-) -> None:
+def _uncovered(context: Context, floor: int, segments: list[Segment]) -> None:
     """Tokens that an earlier call sent in the same place but left no entry for."""
     found = context.history.longest_sent(context.prompt)
     if found is None:
         return
     block, call = found
     shared = min(context.prompt.ends[block], floor + context.paid - sum(s[0].lost_tokens for s in segments))
-    if shared - floor < MATERIAL_TOKENS:
-        return
+    if shared - floor < MATERIAL_TOKENS or context.prompt.ends[block] < context.rules.min_tokens:
+        return  # too short to be cached by itself: no marker could have helped
     sender = context.history.calls[call]
     if sender.prompt is None or sender.outcome is None or key_difference(context, sender):
         return
@@ -150,8 +144,8 @@ def _why_uncovered(context: Context, sender: Audited, block: int) -> tuple[Findi
     if sender.readable_at > context.audited.at:
         sender = first_of_group(context, sender)
         evidence = (
-            f"started {seconds(gap_of(context.audited, sender))} after {name_of(sender)}, whose response had not begun: "
-            "an entry becomes readable only then"
+            f"started {seconds(gap_of(context.audited, sender))} after {name_of(sender)}, whose response had not "
+            "begun: an entry becomes readable only then"
         )
         rule = context.rules.values.get("readable_after")
         known = sender.call.first_token_at or sender.call.ended_at
@@ -240,10 +234,9 @@ def _not_engaged(context: Context) -> Diagnosis:
     return Diagnosis(Finding("below_minimum", status, [evidence], rule=rule, facts=facts))
 
 
-
 def _silent(context: Context, marked: int) -> Finding:
     """Breakpoints on a prefix that should suffice, and yet the provider reports neither a read nor a write."""
-    rules, error = context.rules, context.prompt.errors[context.outcome.breakpoints[-1].index]
+    rules, error = context.rules, context.prompt.error_at(context.outcome.breakpoints[-1].index)
     rule = rules.values.get("min_tokens")
     evidence = f"{marked:,} tokens up to the last breakpoint, yet neither read nor written; "
     if not rules.min_tokens_known:

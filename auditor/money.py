@@ -1,13 +1,16 @@
 """Bills: tokens by class with their input-token equivalents and dollars, for single calls and whole traces."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from decimal import Decimal
+from typing import NamedTuple
 
+from auditor.price_rows import MILLION, at
 from auditor.pricing import PriceList, PriceRow, cost, equivalents, rates_of
 from auditor.records import Audited
-from auditor.replay import Sent
-from localmodel.rules.types import Outcome, Rates
-from traces.schema import Ttl, Usage
+from auditor.replay import Charge, Sent
+from localmodel.rules.types import Rates
+from traces.schema import Ttl
 
 _ZERO = Decimal(0)
 
@@ -48,12 +51,24 @@ class Bill:
         return self.read_tokens / self.input_tokens if self.input_tokens else None
 
 
+class _Prices(NamedTuple):
+    """Dollars per million tokens of each class in one tier (`None`: unpriced), and the same relative to plain input."""
+
+    rates: Rates
+    input: Decimal | None
+    read: Decimal | None
+    write_5m: Decimal | None
+    write_1h: Decimal | None
+
+
 class Money:
     """Prices the calls of one audit; holds each call's recorded bill and the total."""
 
     def __init__(self, calls: list[Audited], prices: PriceList) -> None:
         self._prices = prices
         self._recorded: dict[int, Bill] = {}
+        self._tiers: dict[tuple[int, int], _Prices] = {}
+        self._single: dict[tuple[str, str], PriceRow | None] = {}
         self.total = Bill()
         for audited in calls:
             self.total = self.total + self.recorded(audited)
@@ -70,54 +85,70 @@ class Money:
         if call.failed or usage.input_tokens is None or usage.read_tokens is None:
             return Bill(1 if not call.failed else 0)
         row = self.row(audited)
-        return self._priced(usage, row, self._rates(audited, row, usage.input_tokens), tier_of(audited))
+        rules = audited.outcome.rules.rates if audited.outcome is not None else DEFAULT_RATES
+        rates, tier = self._tier(row, usage.input_tokens, rules).rates, tier_of(audited)
+        # Only the input side is compared here; output is the same under every policy.
+        bare = replace(usage, output_tokens=0)
+        return Bill(
+            1,
+            usage.input_tokens,
+            usage.read_tokens,
+            usage.write_tokens or 0,
+            usage.uncached_tokens or 0,
+            equivalents(usage, rates, tier=tier) or _ZERO,
+            cost(bare, row, tier=tier).usd if row is not None else None,
+        )
 
     def row(self, audited: Audited) -> PriceRow | None:
         """The price row in force for a call, `None` where its model is unpriced."""
         call = audited.call
         if call.model is None:
             return None
-        moment = call.started_at if call.clock == "utc" else None
-        return self._prices.rate(call.provider, call.model, moment)
+        return self._row(call.provider, call.model, call.started_at if call.clock == "utc" else None)
 
-    def _rates(self, audited: Audited, row: PriceRow | None, input_tokens: int) -> Rates:
-        rates = rates_of(row, input_tokens) if row is not None else None
-        if rates is not None:
-            return rates
-        if audited.outcome is not None:
-            return audited.outcome.rules.rates
-        return DEFAULT_RATES
+    def _row(self, provider: str, model: str, moment: datetime | None) -> PriceRow | None:
+        key = (provider, model)
+        if key in self._single:
+            return self._single[key]
+        history = self._prices.history(provider, model)
+        if not history or (
+            len(history) == 1 and not history[0].since and not history[0].until and not history[0].window
+        ):
+            self._single[key] = history[0] if history else None
+        return self._prices.rate(provider, model, moment)
 
-    def _priced(self, usage: Usage, row: PriceRow | None, rates: Rates, tier: Ttl) -> Bill:
-        worth = equivalents(usage, rates, tier=tier) or _ZERO
-        # Only the input side is compared here; output is the same under every policy.
-        bare = Usage(
-            usage.input_tokens, usage.read_tokens, usage.write_tokens, usage.write_5m_tokens, usage.write_1h_tokens, 0
-        )
-        priced = cost(bare, row, tier=tier) if row is not None else None
-        return Bill(
-            1,
-            usage.input_tokens or 0,
-            usage.read_tokens or 0,
-            usage.write_tokens or 0,
-            usage.uncached_tokens or 0,
-            worth,
-            priced.usd if priced is not None else None,
-        )
+    def _tier(self, row: PriceRow | None, input_tokens: int, fallback: Rates) -> _Prices:
+        if row is None:
+            return _Prices(fallback, None, None, None, None)
+        tiered = not all(price is None or isinstance(price, Decimal) for price in (row.input, row.read, row.write_5m))
+        key = (id(row), input_tokens if tiered else 0)
+        known = self._tiers.get(key)
+        if known is None:
+            base = at(row.input, input_tokens)
+            short = at(row.write_5m, input_tokens) or base
+            prices = (base, at(row.read, input_tokens), short, at(row.write_1h, input_tokens) or short)
+            known = self._tiers[key] = _Prices(rates_of(row, input_tokens) or fallback, *prices)
+        return known
 
-    def predicted(self, sent: Sent, outcome: Outcome) -> Bill:
-        """What the rules say a request is billed: at the call's own price, or the prompt's for an added request."""
-        usage = Usage(
-            input_tokens=outcome.read_tokens + outcome.write_tokens + outcome.uncached_tokens,
-            read_tokens=outcome.read_tokens,
-            write_tokens=outcome.write_tokens,
-            write_5m_tokens=outcome.write_5m_tokens,
-            write_1h_tokens=outcome.write_1h_tokens,
-        )
-        prompt = sent.prompt
-        row = self._prices.rate(prompt.provider, prompt.model, sent.at) if prompt.model else None
-        rates = rates_of(row, usage.input_tokens or 0) if row is not None else None
-        return self._priced(usage, row, rates or outcome.rules.rates, "5m")
+    def predicted(self, sent: Sent, charge: Charge) -> Bill:
+        """What the rules say a request is billed, at the prices of its model and time."""
+        prompt, (read, write_5m, write_1h, uncached) = sent.prompt, charge
+        total = read + write_5m + write_1h + uncached
+        row = self._row(prompt.provider, prompt.model, sent.at) if prompt.model else None
+        prices = self._tier(row, total, DEFAULT_RATES)
+        rates = prices.rates
+        worth = uncached + write_5m * rates.write_5m + write_1h * rates.write_1h + read * rates.read
+        return Bill(1, total, read, write_5m + write_1h, uncached, worth, _dollars(charge, prices))
+
+
+def _dollars(charge: Charge, prices: _Prices) -> Decimal | None:
+    each = (prices.read, prices.write_5m, prices.write_1h, prices.input)
+    usd = _ZERO
+    for tokens, price in zip(charge, each, strict=True):
+        if price is None and tokens:
+            return None
+        usd += tokens * (price or _ZERO)
+    return usd / MILLION
 
 
 DEFAULT_RATES = Rates(write_5m=Decimal("1.25"), write_1h=Decimal(2), read=Decimal("0.1"))

@@ -11,10 +11,10 @@ from decimal import Decimal
 from auditor.heads import stable_head
 from auditor.placement import cheapest_placement
 from auditor.records import Audited, Cause, Diagnosis
-from auditor.replay import Sent, simulate
+from auditor.replay import Sent
 from auditor.rewrite import items_of, merged, rebuilt, with_mark
 from auditor.tails import stable_serialisation, undo_rewrites
-from auditor.whatif import Policy, Trial, WhatIf, requests_of
+from auditor.whatif import Policy, Trial, WhatIf
 from localmodel.rules.types import REFRESH_AT
 from traces.divergence import common_blocks
 from traces.schema import Level, Prompt, Ttl
@@ -31,6 +31,11 @@ class _Policy:
     serialisation: bool | None = False
     parameter: str | None = None
     paths: Callable[[Trial, WhatIf], dict[str, Decimal]] | None = None
+
+    @property
+    def remedy(self) -> bool:
+        """Whether it is the fix of some cause."""
+        return bool(self.causes)
 
     def fixes(self, audited: Audited, diagnosis: Diagnosis) -> bool:
         """By the diagnosis' main cause; changes of serialisation only have a remedy of their own."""
@@ -127,9 +132,8 @@ def _forced_paths(policy_name: str, name: str) -> Callable[[Trial, WhatIf], dict
 
 def _retried(trial: Trial, policy: Policy, fixed: set[int], name: str) -> Decimal:
     """Each forced call first tried with the usual value, then sent as it was once that response is there."""
-    sent = requests_of(trial.audit)
     usual, tried = _usual(trial, policy, name), []
-    for one in sent:
+    for one in trial.requests:
         attempt = _with_parameter(one, name, usual.get(one.call)) if one.call in fixed else one
         if attempt.prompt.params == one.prompt.params:
             tried.append(one)
@@ -137,9 +141,9 @@ def _retried(trial: Trial, policy: Policy, fixed: set[int], name: str) -> Decima
         tried.append(replace(attempt, call=None))
         tried.append(replace(one, at=one.readable_at, readable_at=one.readable_at + (one.readable_at - one.at)))
     spent = Decimal(0)
-    for one, outcome in simulate(tried, trial.audit.ruleset):
+    for one, charge in trial.simulator.run(tried):
         if one.call is None or one.call in fixed:
-            spent += trial.money.predicted(one, outcome).equivalents
+            spent += trial.money.predicted(one, charge).equivalents
     return spent
 
 

@@ -1,13 +1,14 @@
 """Replay: fold the rules over recorded calls in time order and compare what they predict with what was billed."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
 
 from auditor.records import Audited
 from localmodel.rules.load import Ruleset
-from localmodel.rules.step import step
-from localmodel.rules.types import CacheState, Outcome
+from localmodel.rules.step import Plan, bill, plan_of, send, step
+from localmodel.rules.types import CacheState, Entry, EntryKey, Outcome
 from traces.schema import Call, Prompt
 from traces.tokens import Meter
 
@@ -26,12 +27,29 @@ class Sent:
     call: int | None
 
 
-def simulate(sent: Iterable[Sent], ruleset: Ruleset) -> Iterator[tuple[Sent, Outcome]]:
-    """Fold the rules over requests in order of their start."""
-    state = CacheState()
-    for request in sorted(sent, key=lambda one: one.at):
-        state, outcome = step(state, request.prompt, ruleset, at=request.at, first_token_at=request.readable_at)
-        yield request, outcome
+Charge: TypeAlias = tuple[int, int, int, int]
+"""Predicted (read, 5m write, 1h write, uncached) tokens of one request."""
+
+
+class Simulator:
+    """Folds the rules over rewritten traces. Plans of requests that stay as recorded are made once and kept."""
+
+    def __init__(self, ruleset: Ruleset, recorded: Iterable[Sent]) -> None:
+        self._ruleset = ruleset
+        self._plans = {id(one.prompt): (one.prompt, self._plan(one)) for one in recorded}
+
+    def _plan(self, one: Sent) -> Plan:
+        return plan_of(one.prompt, self._ruleset.at(one.prompt.model, one.prompt.platform, one.at))
+
+    def run(self, sent: Iterable[Sent]) -> Iterator[tuple[Sent, Charge]]:
+        """Predicted charges of requests in order of their start."""
+        entries: dict[EntryKey, Entry] = {}
+        for one in sorted(sent, key=lambda one: one.at):
+            known = self._plans.get(id(one.prompt))
+            plan = known[1] if known is not None else self._plan(one)
+            hit, updates = send(entries.get, plan, one.at, one.readable_at)
+            entries.update(updates)
+            yield one, bill(plan, hit)
 
 
 def start_of(call: Call) -> datetime:
@@ -44,9 +62,7 @@ def readable_from(call: Call, fallback_s: int) -> datetime:
     return call.first_token_at or call.ended_at or start_of(call) + timedelta(seconds=fallback_s)
 
 
-def predict(
-    state: CacheState, audited: Audited, ruleset: Ruleset, meter: Meter
-) -> tuple[CacheState, Outcome | None]:
+def predict(state: CacheState, audited: Audited, ruleset: Ruleset, meter: Meter) -> tuple[CacheState, Outcome | None]:
     """Measure and step one call; fills `prompt`, `outcome` and `agrees`. Failed and count calls leave no trace.
 
     Where the hit ends at a boundary whose tokens were only estimated, the billed read tells its exact count: it is
@@ -81,12 +97,10 @@ def _revealed(prompt: Prompt, outcome: Outcome, read: int | None) -> int | None:
     else:  # an entry older than the trace: the last breakpoint in front of the tail is where it can have been
         earlier = [point.index for point in outcome.breakpoints[:-1]]
         index = earlier[-1] if earlier else -1
-    if index < 0 or not prompt.errors[index]:
+    if index < 0 or not prompt.error_at(index):
         return None
     floor = max((end for end, error in zip(prompt.ends[:index], prompt.errors, strict=False) if not error), default=0)
-    exact_after = (
-        end for end, error in zip(prompt.ends[index:], prompt.errors[index:], strict=True) if not error
-    )
+    exact_after = (end for end, error in zip(prompt.ends[index:], prompt.errors[index:], strict=True) if not error)
     return index if floor < read <= next(exact_after, read) else None
 
 
@@ -94,10 +108,10 @@ def slack_of(audited: Audited) -> int:
     """Tokens by which a prediction may miss the bill without contradicting it."""
     if audited.prompt is None or audited.outcome is None:
         return 0
-    if not any(audited.prompt.errors) and audited.call.tokens is not None:
+    if not audited.prompt.errors:
         return 0
     index = audited.outcome.read_index
-    return SLACK_TOKENS + (audited.prompt.errors[index] if index >= 0 else 0)
+    return SLACK_TOKENS + (audited.prompt.error_at(index) if index >= 0 else 0)
 
 
 def agreement(audited: Audited) -> bool | None:
@@ -111,8 +125,3 @@ def agreement(audited: Audited) -> bool | None:
     read_fits = abs(usage.read_tokens - outcome.read_tokens) <= slack
     write_fits = usage.write_tokens is None or abs(usage.write_tokens - outcome.write_tokens) <= slack
     return read_fits and write_fits
-
-
-def without_bodies(call: Call) -> Call:
-    """The call with its bodies dropped, so that a whole trace fits in memory."""
-    return replace(call, request=None, response=None)

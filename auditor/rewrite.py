@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from traces.canonical import digest
 from traces.schema import Block, Level, Mark, Prompt, Ttl
+from traces.tokens import cumulated
 
 _ROOT = bytes(16)
 
@@ -41,20 +42,18 @@ def _extended(prefix: bytes, wire: bytes) -> bytes:
 
 def rebuilt(prompt: Prompt, items: Sequence[Item]) -> Prompt:
     """`prompt` with these items as its blocks; parameters, scope and automatic marker stay."""
-    chain, ends, prefix, total = [], [], _ROOT, 0
+    chain, prefix = [], _ROOT
     for item in items:
         prefix = _extended(prefix, item.block.wire)
-        total += item.tokens
         chain.append(prefix)
-        ends.append(total)
     return replace(
         prompt,
         blocks=tuple(item.block for item in items),
         paths=tuple(item.path for item in items),
         chain=tuple(chain),
         marks=tuple(Mark(index, item.mark) for index, item in enumerate(items) if item.mark is not None),
-        ends=tuple(ends),
-        errors=(0,) * len(ends),
+        ends=cumulated(item.tokens for item in items),
+        errors=(),
     )
 
 

@@ -145,6 +145,7 @@ def call_of(row: tuple[Any, ...], request: JsonObject | None) -> Call:
         request=request,
         usage=Usage(**{name: values[name] for name in _USAGE}),
         place=place,
+        key=values["key"],
     )
 
 

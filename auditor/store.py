@@ -9,9 +9,9 @@ A `Store` belongs to the thread that opened it.
 import sqlite3
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from time import monotonic, sleep
@@ -159,6 +159,30 @@ class Store:
             new += stored
             known += len(batch.calls) - stored
         return Added(new, known)
+
+    def through(self, calls: Iterable[Call], on_error: Callable[[StoreError], None]) -> Iterator[Call]:
+        """Yield each call with its `key` as it is stored, in batches; calls that are stored already stay as they are.
+
+        The first failure goes to `on_error` and ends the storing, not the stream.
+        """
+        batch, working = _Batch(), True
+        for call in calls:
+            if working:
+                try:
+                    self._take(call, batch)
+                    call = replace(call, key=batch.calls[-1][0])
+                    if len(batch.calls) >= BATCH_CALLS or batch.size >= BATCH_BYTES:
+                        self._store(batch)
+                        batch = _Batch()
+                except StoreError as error:
+                    working = False
+                    on_error(error)
+            yield call
+        if working and batch.calls:
+            try:
+                self._store(batch)
+            except StoreError as error:
+                on_error(error)
 
     def calls(self, *, trace: str | None = None) -> Iterator[Call]:
         """Yield the calls that are stored now, of one trace or all, ordered by start and seq (no start comes first).

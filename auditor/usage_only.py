@@ -92,9 +92,7 @@ class UsageOnly:
             if growth > 0:
                 thread.growths[growth] += 1
 
-    def _diagnose(
-        self, audited: Audited, before: Audited, thread: Thread, rules: Rules, lost: int
-    ) -> Diagnosis:
+    def _diagnose(self, audited: Audited, before: Audited, thread: Thread, rules: Rules, lost: int) -> Diagnosis:
         read = audited.call.usage.read_tokens or 0
         gap = None if audited.call.started_at is None else (audited.at - before.at).total_seconds()
         ttl, tier = _lifetime(before, rules)
@@ -113,9 +111,7 @@ class UsageOnly:
         primary = Finding("unknown", "possible", evidence, lost)
         return Diagnosis(primary, also, ruled_out, reference=before.index)
 
-    def _growth(
-        self, audited: Audited, before: Audited, thread: Thread, evidence: list[str], read: int
-    ) -> None:
+    def _growth(self, audited: Audited, before: Audited, thread: Thread, evidence: list[str], read: int) -> None:
         usual, growth = thread.usual_growth, _total(audited) - _total(before)
         if usual is None or growth <= usual or read:
             return
@@ -213,9 +209,7 @@ def _lifetime(before: Audited, rules: Rules) -> tuple[int, str]:
     return rules.ttl_s["5m"], "5m writes" if usage.write_5m_tokens else "lifetime not recorded, 5m taken"
 
 
-def _expiry(
-    audited: Audited, before: Audited, gap: float, ttl: int, tier: str, lost: int, rules: Rules
-) -> Diagnosis:
+def _expiry(audited: Audited, before: Audited, gap: float, ttl: int, tier: str, lost: int, rules: Rules) -> Diagnosis:
     evidence = [f"{seconds(gap)} since {_row(before)} started ({tier}): with a start-based {ttl} s lifetime and no "
                 "other refresh, expiry suffices"]  # fmt: skip
     if before.call.ended_at is not None:

@@ -13,8 +13,7 @@ from typing import Protocol
 from auditor.audit import Audit
 from auditor.money import Bill, Money
 from auditor.records import Audited, Diagnosis
-from auditor.replay import Sent, idle, simulate
-from localmodel.rules.types import Outcome
+from auditor.replay import Charge, Sent, Simulator, idle
 
 
 class Policy(Protocol):
@@ -23,6 +22,11 @@ class Policy(Protocol):
     @property
     def name(self) -> str:
         """Name in reports."""
+        ...
+
+    @property
+    def remedy(self) -> bool:
+        """Whether it is the fix of some cause (and does nothing without one), or an alternative way to send."""
         ...
 
     @property
@@ -45,10 +49,21 @@ class Trial:
 
     audit: Audit
     money: Money
+    requests: list[Sent] = field(init=False)
+    simulator: Simulator = field(init=False)
+    _diagnosed: dict[str, list[Audited]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.requests = requests_of(self.audit)
+        self.simulator = Simulator(self.audit.ruleset, self.requests)
 
     def diagnosed(self, policy: Policy) -> list[Audited]:
         """Calls whose diagnosis `policy` is the remedy of, in time order."""
-        return [a for a in self.audit.calls if a.diagnosis is not None and policy.fixes(a, a.diagnosis)]
+        known = self._diagnosed.get(policy.name)
+        if known is None:
+            known = [a for a in self.audit.calls if a.diagnosis is not None and policy.fixes(a, a.diagnosis)]
+            self._diagnosed[policy.name] = known
+        return known
 
 
 @dataclass(slots=True)
@@ -78,8 +93,7 @@ def requests_of(audit: Audit) -> list[Sent]:
 
 def run(trial: Trial, policies: Sequence[Policy], name: str) -> WhatIf:
     """Replay the trace rewritten by `policies`, one after the other in the order given."""
-    before = requests_of(trial.audit)
-    after = before
+    after = trial.requests
     for policy in policies:
         after = policy.rewrite(after, trial)
     changed, added = _changes(trial, after)
@@ -106,34 +120,31 @@ def _changes(trial: Trial, after: list[Sent]) -> tuple[dict[int, Bill], list[Bil
     """Bills of the calls that the rewritten trace changes, and of those it adds."""
     changed: dict[int, Bill] = {}
     added: list[Bill] = []
-    for sent, outcome in simulate(after, trial.audit.ruleset):
+    for sent, charge in trial.simulator.run(after):
         if sent.call is None:
-            added.append(trial.money.predicted(sent, outcome))
+            added.append(trial.money.predicted(sent, charge))
             continue
         audited = trial.audit.calls[sent.call]
-        if audited.outcome is None or _same(audited.outcome, outcome):
+        if charge == _charge(audited):
             continue
-        bill = shifted(trial.money, audited, sent, outcome)
+        bill = shifted(trial.money, audited, sent, charge)
         if audited.agrees is False and bill.equivalents < trial.money.recorded(audited).equivalents:
             continue
         changed[sent.call] = bill
     return changed, added
 
 
-def _same(one: Outcome, other: Outcome) -> bool:
-    return (one.read_tokens, one.write_5m_tokens, one.write_1h_tokens, one.uncached_tokens) == (
-        other.read_tokens,
-        other.write_5m_tokens,
-        other.write_1h_tokens,
-        other.uncached_tokens,
-    )
+def _charge(audited: Audited) -> Charge:
+    one = audited.outcome
+    assert one is not None
+    return one.read_tokens, one.write_5m_tokens, one.write_1h_tokens, one.uncached_tokens
 
 
-def shifted(money: Money, audited: Audited, sent: Sent, outcome: Outcome) -> Bill:
+def shifted(money: Money, audited: Audited, sent: Sent, charge: Charge) -> Bill:
     """The recorded bill of a call, moved by the difference of two predictions."""
-    assert audited.outcome is not None and audited.prompt is not None
+    assert audited.prompt is not None
     base = Sent(audited.prompt, audited.at, audited.readable_at, audited.index)
-    return money.recorded(audited) + money.predicted(sent, outcome) - money.predicted(base, audited.outcome)
+    return money.recorded(audited) + money.predicted(sent, charge) - money.predicted(base, _charge(audited))
 
 
 Choose = Callable[[Sequence[Policy]], WhatIf]
@@ -147,8 +158,10 @@ def table(trial: Trial, policies: Sequence[Policy], *, budget: int) -> list[What
     """
     rows = []
     for policy in policies:
-        row = run(trial, [policy], policy.name)
         fixed = trial.diagnosed(policy)
+        if policy.remedy and not fixed:
+            continue
+        row = run(trial, [policy], policy.name)
         _attribute(trial, policy, row, fixed)
         if fixed or row.saving_equivalents > 0:
             rows.append(row)
@@ -164,7 +177,7 @@ def table(trial: Trial, policies: Sequence[Policy], *, budget: int) -> list[What
 
 def _cheapest(trial: Trial, policies: Sequence[Policy], budget: int, known: list[WhatIf]) -> WhatIf:
     """The cheapest combination found by taking, then dropping, one policy at a time."""
-    steps = len(policies) * len(policies) * len(requests_of(trial.audit))
+    steps = len(policies) * len(policies) * len(trial.requests)
     best = max(known, key=lambda row: row.saving_equivalents)
     if steps > budget:
         note = f"not searched: {steps:,} replayed requests are over the budget of {budget:,}; best single row shown"

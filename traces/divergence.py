@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 from traces import volatile
 from traces.canonical import dump
@@ -38,11 +38,30 @@ _CONTEXT = 64
 _PATH_LIKE = re.compile(r"[\w.-]+/[\w./-]+|[\w-]+\.[A-Za-z]{1,5}\b")
 
 
+class Values(Sequence[JsonObject]):
+    """Values of a body's blocks, markers removed when one is asked for."""
+
+    def __init__(self, body: JsonObject) -> None:
+        self._parts = list(anthropic.parts(body))
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    @overload
+    def __getitem__(self, index: int) -> JsonObject: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[JsonObject]: ...
+    def __getitem__(self, index: int | slice) -> JsonObject | Sequence[JsonObject]:
+        if isinstance(index, slice):
+            return [anthropic.strip_marks(part.value)[0] for part in self._parts[index]]
+        return anthropic.strip_marks(self._parts[index].value)[0]
+
+
 class Side(NamedTuple):
     """One of two prompts to compare, with the values of its blocks (markers removed)."""
 
     prompt: Prompt
-    values: Sequence[JsonObject]
+    values: Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +90,7 @@ class Divergence:
 
 def side(prompt: Prompt, body: JsonObject) -> Side:
     """A prompt together with its block values, taken from the body it was made of."""
-    return Side(prompt, [anthropic.strip_marks(part.value)[0] for part in anthropic.parts(body)])
+    return Side(prompt, Values(body))
 
 
 def common_blocks(before: Prompt, after: Prompt) -> int:
@@ -215,16 +234,17 @@ def _descend(old: Any, new: Any) -> tuple[str, Any, Any]:
             key = _first_key(old, new)
             if key is None:
                 return path, list(old), list(new)
+            if key not in old or key not in new:
+                return f"{path}/{escape(key)}", old.get(key), new.get(key)
+            path, old, new = f"{path}/{escape(key)}", old[key], new[key]
         elif isinstance(old, list) and isinstance(new, list):
             pairs = zip(old, new, strict=False)
-            key = next((i for i, (a, b) in enumerate(pairs) if not identical(a, b)), None)
-            if key is None:
+            at = next((i for i, (a, b) in enumerate(pairs) if not identical(a, b)), None)
+            if at is None:
                 return path, old[len(new) :], new[len(old) :]
+            path, old, new = f"{path}/{at}", old[at], new[at]
         else:
             return path, old, new
-        if isinstance(old, dict) and (key not in old or key not in new):
-            return f"{path}/{escape(key)}", old.get(key), new.get(key)
-        path, old, new = f"{path}/{escape(key)}", old[key], new[key]
 
 
 def escape(key: object) -> str:

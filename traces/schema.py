@@ -138,7 +138,7 @@ class Prompt:
     paths     n JSON pointers into the request body
     chain     n digests (16 bytes); `chain[i]` identifies blocks 0..i, independent of markers and parameters
     ends      n cumulative token counts: `ends[i]` tokens stand in blocks 0..i; empty where not yet counted
-    errors    n errors of `ends` in tokens, 0 where exact
+    errors    n errors of `ends` in tokens, 0 where exact; empty where all are exact
     tail      tokens billed beyond the last block (framing of the answer to come)
     marks     markers in rendering order
     automatic lifetime of a top-level marker (the provider places it), or `None`
@@ -164,6 +164,10 @@ class Prompt:
     def total(self) -> int:
         """Tokens of the whole input, as far as counted."""
         return (self.ends[-1] if self.ends else 0) + self.tail
+
+    def error_at(self, index: int) -> int:
+        """Tokens by which `ends[index]` may be wrong."""
+        return self.errors[index] if self.errors else 0
 
     def tokens_of(self, index: int) -> int:
         """Tokens of block `index`."""

@@ -7,9 +7,10 @@ estimated; each count carries its error in tokens, 0 where it is exact.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 from traces.schema import Call, Prompt
@@ -48,11 +49,9 @@ class Meter:
         self._anchors[prompt.model, prompt.chain[index]] = tokens
 
     def measure(self, prompt: Prompt, call: Call) -> Prompt:
-        """`prompt` with `ends` and `errors` filled from recorded counts, totals and anchors."""
-        recorded = call.tokens
-        if recorded is not None and all(path in recorded for path in prompt.paths):
-            ends = _cumulated([recorded[path] for path in prompt.paths])
-            return replace(prompt, ends=ends, errors=array("q", bytes(8 * len(ends))))
+        """`prompt` with `ends` and `errors` filled from totals and anchors; as it is where counts were recorded."""
+        if prompt.ends:
+            return prompt
         for index, tokens in _own_anchors(prompt, call):
             self.learn(prompt, index, tokens)
         return self.recount(prompt, call.usage.input_tokens)
@@ -72,18 +71,15 @@ class Meter:
         return replace(prompt, ends=ends, errors=errors, tail=tail)
 
 
-def _cumulated(counts: Sequence[int]) -> "array[int]":
-    ends, total = array("q"), 0
-    for count in counts:
-        total += count
-        ends.append(total)
-    return ends
+def cumulated(counts: Iterable[int]) -> "array[int]":
+    """Running sums, 8 bytes each."""
+    return array("q", accumulate(counts))
 
 
 def _own_anchors(prompt: Prompt, call: Call) -> list[tuple[int, int]]:
     """Boundaries that this call's own usage reveals: the last marked block, and the last 1-hour block before it."""
     usage = call.usage
-    if not prompt.blocks or not usage.read_tokens and not usage.write_tokens or usage.read_tokens is None:
+    if not prompt.blocks or (not usage.read_tokens and not usage.write_tokens) or usage.read_tokens is None:
         return []
     written = usage.write_tokens or 0
     if prompt.automatic:

@@ -1,7 +1,7 @@
 """Errors of the rules.
 
-    RulesError              anything wrong with rule data or its use
-    └── BadRuleFile         a rule file has an unknown key, a wrong type or no value at a date
+RulesError              anything wrong with rule data or its use
+└── BadRuleFile         a rule file has an unknown key, a wrong type or no value at a date
 """
 
 

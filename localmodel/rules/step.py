@@ -5,12 +5,13 @@ each breakpoint backwards over a bounded number of positions, read the longest l
 beyond it, bill by the A/B/C rule. Every number it uses is rule data (`anthropic.toml`), none stands here.
 """
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from localmodel.rules.types import Breakpoint, CacheState, Engaged, Entry, Outcome, Rules
+from localmodel.rules.types import Breakpoint, CacheState, Engaged, Entry, EntryKey, Outcome, Rules
 from traces.schema import Prompt
 
 Salts = tuple[bytes, bytes, bytes]
@@ -22,6 +23,25 @@ class DatedRules(Protocol):
     def at(self, model: str, platform: str, moment: datetime | None) -> Rules:
         """Rules in force; `None` means the latest."""
         ...
+
+
+Lookup = Callable[[EntryKey], Entry | None]
+Updates = list[tuple[EntryKey, Entry]]
+
+
+class Plan(NamedTuple):
+    """What a request asks of the cache, apart from the moment: computed once, however often it is replayed.
+
+    salts      key of each level, which the entry of a prefix ending there is kept under
+    points     all breakpoints in prompt order; `eligible` those whose prefix reaches the minimum
+    """
+
+    prompt: Prompt
+    rules: Rules
+    salts: Salts
+    points: tuple[Breakpoint, ...]
+    eligible: tuple[Breakpoint, ...]
+    rejected: tuple[str, ...]
 
 
 def step(
@@ -37,14 +57,43 @@ def step(
     `prompt.ends` must be filled. `first_token_at` is when the response began, from when on the entries written here
     can be read; `None` means the rule's fallback after `at`. Calls must come in order of `at`.
     """
-    rules = ruleset.at(prompt.model, prompt.platform, at)
-    salts = salts_of(prompt.scope, prompt.model, prompt.params, rules)
+    plan = plan_of(prompt, ruleset.at(prompt.model, prompt.platform, at))
+    entries = state.entries
+    hit, updates = send(entries.get, plan, at, first_token_at)
+    for key, entry in updates:
+        entries = entries.insert(key, entry)
+    read, write_5m, write_1h, uncached = bill(plan, hit)
+    eligible = plan.eligible
+    engaged: Engaged = "yes" if eligible else ("below_minimum" if plan.points else "no_breakpoint")
+    outcome = Outcome(
+        read_tokens=read,
+        write_5m_tokens=write_5m,
+        write_1h_tokens=write_1h,
+        uncached_tokens=uncached,
+        read_index=hit,
+        last_index=max(hit, eligible[-1].index if eligible else -1),
+        breakpoints=plan.points,
+        salts=plan.salts,
+        engaged=engaged,
+        rejected=plan.rejected,
+        rules=plan.rules,
+    )
+    return CacheState(entries), outcome
+
+
+def plan_of(prompt: Prompt, rules: Rules) -> Plan:
+    """The part of a step that depends on the request alone."""
     points, rejected = breakpoints(prompt, rules)
-    eligible = [point for point in points if prompt.ends[point.index] >= rules.min_tokens]
-    hit = find_hit(state, prompt, salts, eligible, rules, at)
-    readable = first_token_at or at + timedelta(seconds=rules.readable_fallback_s)
-    after = _after(state, prompt, salts, eligible, rules, hit, at, readable)
-    return after, _bill(prompt, rules, salts, points, eligible, rejected, hit)
+    eligible = tuple(point for point in points if prompt.ends[point.index] >= rules.min_tokens)
+    salts = salts_of(prompt.scope, prompt.model, prompt.params, rules)
+    return Plan(prompt, rules, salts, tuple(points), eligible, rejected)
+
+
+def send(lookup: Lookup, plan: Plan, at: datetime, first_token_at: datetime | None) -> tuple[int, Updates]:
+    """Look up and write: (block at which the hit ends or -1, entries that the request leaves new or refreshed)."""
+    hit = find_hit(lookup, plan, at)
+    readable_at = first_token_at or at + timedelta(seconds=plan.rules.readable_fallback_s)
+    return hit, _updates(lookup, plan, hit, at, readable_at)
 
 
 @lru_cache(maxsize=4096)
@@ -97,20 +146,18 @@ def _markable(prompt: Prompt, index: int, rules: Rules) -> bool:
     return prompt.blocks[index].kind not in rules.cannot_mark
 
 
-def find_hit(
-    state: CacheState, prompt: Prompt, salts: Salts, points: list[Breakpoint], rules: Rules, at: datetime
-) -> int:
+def find_hit(lookup: Lookup, plan: Plan, at: datetime) -> int:
     """Block index of the longest live entry in reach of the breakpoints, -1 where there is none.
 
     Going from the last breakpoint backwards, the first entry found is the longest: an earlier breakpoint's window
     reaches beyond it only where the later one already looked.
     """
-    entries, chain, blocks = state.entries, prompt.chain, prompt.blocks
-    for point in reversed(points):
+    chain, blocks, salts, rules = plan.prompt.chain, plan.prompt.blocks, plan.salts, plan.rules
+    for point in reversed(plan.eligible):
         index, position = point.index, 1
         while True:
             block = blocks[index]
-            entry = entries.get((chain[index], salts[block.level]))
+            entry = lookup((chain[index], salts[block.level]))
             if entry is not None and readable(entry, at):
                 return index
             if index == 0:
@@ -142,63 +189,39 @@ def readable(entry: Entry, at: datetime) -> bool:
     return entry.readable_at <= at and alive(entry, at)
 
 
-def _after(
-    state: CacheState,
-    prompt: Prompt,
-    salts: Salts,
-    eligible: list[Breakpoint],
-    rules: Rules,
-    hit: int,
-    at: datetime,
-    readable_at: datetime,
-) -> CacheState:
+def _updates(lookup: Lookup, plan: Plan, hit: int, at: datetime, readable_at: datetime) -> Updates:
     """Entries after the request: the one read and those at its breakpoints refreshed, missing ones written."""
-    entries = state.entries
+    prompt, salts, rules = plan.prompt, plan.salts, plan.rules
+    updates: Updates = []
     if hit >= 0:
         key = (prompt.chain[hit], salts[prompt.blocks[hit].level])
-        entries = entries.insert(key, _refreshed(entries[key], at, entries[key].readable_at))
-    for point in eligible:
+        read = lookup(key)
+        assert read is not None
+        updates.append((key, _refreshed(read, at, read.readable_at)))
+    for point in plan.eligible:
+        if point.index == hit:
+            continue
         key = (prompt.chain[point.index], salts[prompt.blocks[point.index].level])
-        old = entries.get(key)
-        if old is not None and alive(old, at):
-            if rules.refresh_breakpoints:
-                entries = entries.insert(key, _refreshed(old, at, min(old.readable_at, readable_at)))
-        else:
-            entries = entries.insert(key, Entry(point.ttl, rules.ttl_s[point.ttl], at, at, readable_at))
-    return CacheState(entries)
+        old = lookup(key)
+        if old is None or not alive(old, at):
+            updates.append((key, Entry(point.ttl, rules.ttl_s[point.ttl], at, at, readable_at)))
+        elif rules.refresh_breakpoints:
+            updates.append((key, _refreshed(old, at, min(old.readable_at, readable_at))))
+    return updates
 
 
 def _refreshed(entry: Entry, at: datetime, readable_at: datetime) -> Entry:
     return Entry(entry.ttl, entry.ttl_s, entry.written_at, at, readable_at)
 
 
-def _bill(
-    prompt: Prompt,
-    rules: Rules,
-    salts: Salts,
-    points: list[Breakpoint],
-    eligible: list[Breakpoint],
-    rejected: tuple[str, ...],
-    hit: int,
-) -> Outcome:
-    """Mixed-lifetime billing: A the hit, B the highest 1h breakpoint beyond it, C the last breakpoint."""
-    ends = prompt.ends
+def bill(plan: Plan, hit: int) -> tuple[int, int, int, int]:
+    """(read, 5m write, 1h write, uncached) by the rule for mixed lifetimes.
+
+    A is the hit, B the highest 1h breakpoint beyond it (or A), C the last breakpoint: A is read, B - A written for an
+    hour, C - B for five minutes, the rest is plain input.
+    """
+    ends, eligible = plan.prompt.ends, plan.eligible
     read = ends[hit] if hit >= 0 else 0
-    hour = max((ends[point.index] for point in eligible if point.ttl == "1h"), default=0)
-    last = eligible[-1].index if eligible else -1
-    top_of_hour = max(read, hour)
-    top = max(top_of_hour, ends[last] if eligible else 0)
-    engaged: Engaged = "yes" if eligible else ("below_minimum" if points else "no_breakpoint")
-    return Outcome(
-        read_tokens=read,
-        write_5m_tokens=top - top_of_hour,
-        write_1h_tokens=top_of_hour - read,
-        uncached_tokens=prompt.total - top,
-        read_index=hit,
-        last_index=max(hit, last),
-        breakpoints=tuple(points),
-        salts=salts,
-        engaged=engaged,
-        rejected=rejected,
-        rules=rules,
-    )
+    top_of_hour = max([read, *(ends[point.index] for point in eligible if point.ttl == "1h")])
+    top = max(top_of_hour, ends[eligible[-1].index] if eligible else 0)
+    return read, top - top_of_hour, top_of_hour - read, plan.prompt.total - top

@@ -36,8 +36,18 @@ def is_request(body: JsonObject) -> bool:
 def parts(body: JsonObject) -> Iterator[Part]:
     """Yield the blocks of a Messages body in the order in which the cache sees them.
 
-    Deferred tools are left out: they are not in the prefix. Raises `MalformedRow` for a shape that no Messages
-    request has.
+    Raises `MalformedRow` for a shape that no Messages request has.
+    """
+    yield from head_parts(body)
+    for index, message in enumerate(messages(body)):
+        yield from message_parts(message, index)
+
+
+def head_parts(body: JsonObject) -> Iterator[Part]:
+    """Yield tools, then system.
+
+    Deferred tools are left out: they are not in the prefix. Raises `MalformedRow` for a shape that no Messages request
+    has.
     """
     late: list[Part] = []
     for index, tool in enumerate(_items(body, "tools")):
@@ -52,13 +62,17 @@ def parts(body: JsonObject) -> Iterator[Part]:
             yield Part(f"/tools/{index}", Level.TOOLS, "", tool)
     yield from late
     yield from _contents(body.get("system"), "/system", Level.SYSTEM, "")
-    for index, message in enumerate(_items(body, "messages")):
-        if not isinstance(message, dict):
-            raise MalformedRow(f"messages[{index}] is {_kind(message)}, a message is an object")
-        yield from _message(message, index)
 
 
-def _message(message: JsonObject, index: int) -> Iterator[Part]:
+def messages(body: JsonObject) -> list[Any]:
+    """The messages of a body. Raises `MalformedRow` where they are no list."""
+    return _items(body, "messages")
+
+
+def message_parts(message: Any, index: int) -> Iterator[Part]:
+    """Yield the blocks of message `index`. Raises `MalformedRow` for a shape that no message has."""
+    if not isinstance(message, dict):
+        raise MalformedRow(f"messages[{index}] is {_kind(message)}, a message is an object")
     role = message.get("role")
     role = role if isinstance(role, str) else ""
     content = message.get("content")
@@ -103,7 +117,14 @@ def _items(body: JsonObject, key: str) -> list[Any]:
 
 
 def _kind(value: Any) -> str:
-    names = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list", dict: "an object"}
+    names = {
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        str: "a text",
+        list: "a list",
+        dict: "an object",
+    }
     return names.get(type(value), "null")
 
 

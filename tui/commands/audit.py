@@ -9,7 +9,9 @@ from typing import Any
 import click
 
 from auditor.audit import Audit, audit
+from auditor.context import BodyOf
 from auditor.errors import AuditError
+from auditor.gather import Progress
 from auditor.records import Audited
 from localmodel.rules.errors import RulesError
 from traces.errors import TraceError
@@ -108,7 +110,7 @@ def _read(paths: tuple[Path, ...]) -> Iterator[Call]:
 
     rejected = 0
 
-    def on_reject(row: "io.Rejected") -> None:
+    def on_reject(row: io.Rejected) -> None:
         nonlocal rejected
         rejected += 1
         if rejected <= MOST_REJECTED:
@@ -130,7 +132,7 @@ def _read(paths: tuple[Path, ...]) -> Iterator[Call]:
         raise TraceError(unreadable[-1])
 
 
-def _body_reader(store: Any) -> Any:
+def _body_reader(store: Any) -> BodyOf:
     """How a diagnosis gets a body again: from the store where calls came from it, else from the trace file."""
     from traces import io
 
@@ -148,7 +150,7 @@ def _body_reader(store: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Any]:
+def _progress() -> Iterator[Progress | None]:
     """A progress bar on stderr, when that is a terminal and the work is long."""
     if not sys.stderr.isatty():
         yield None
@@ -191,8 +193,9 @@ def _print(result: Audit, sums: Any, rows: Any, money: Any, as_json: bool, title
         from auditor.report import as_json as report
 
         data = orjson.dumps(report(result, sums, rows, money), option=orjson.OPT_INDENT_2)
-        click.get_binary_stream("stdout").write(data + b"\n")
+        click.echo(data)
         return
-    from auditor.text import console, render
+    from auditor.text import console
+    from auditor.text import render as text
 
-    console().print(render(result, sums, rows, title))
+    console().print(text(result, sums, rows, title))

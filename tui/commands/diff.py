@@ -18,8 +18,8 @@ from tui.commands.options import moment_option
 def command(a: str, b: str, as_json: bool, rules: str, at: datetime | None) -> None:
     """Show where two prompts first differ, and what that costs the cache.
 
-    A and B are request bodies (JSON files), or calls of a trace written as FILE:NUMBER (the number, counted from 1, or the
-    id of a call), such as `cachewright diff run.jsonl:4 run.jsonl:5`.
+    A and B are request bodies (JSON files), or calls of a trace written as FILE:NUMBER (the number, counted from 1,
+    or the id of a call), such as `cachewright diff run.jsonl:4 run.jsonl:5`.
     """
     import orjson
 

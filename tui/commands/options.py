@@ -9,7 +9,7 @@ import click
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class Moment(click.ParamType):
+class Moment(click.ParamType[datetime]):
     """A date or an ISO time, read as UTC where it names no zone."""
 
     name = "date"

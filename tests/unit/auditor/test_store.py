@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -248,7 +247,7 @@ def test_a_killed_writer_loses_nothing_that_was_committed(path: Path) -> None:
         writer = start(path, 0, 3000, 40)
         time.sleep(0.02 + 0.03 * attempt)
         kills += writer.is_alive()
-        os.kill(writer.pid or 0, signal.SIGKILL)
+        writer.kill()
         writer.join(60)
         with Store.open(path) as store:
             found = list(store.calls())
