@@ -6,7 +6,7 @@ PYTHONS := python3.13 python3.12 python3.11 python3
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help audit test check bench golden docs clean
+.PHONY: help audit test check bench golden docs seed clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -33,6 +33,9 @@ golden: $(VENV)/.dev ## write the golden files anew; read them in the diff
 docs: $(VENV)/.dev ## write docs/cli.md from the --help texts
 	@$(BIN)/python docs/generate.py > docs/cli.md.new
 	@mv docs/cli.md.new docs/cli.md
+
+seed: $(VENV)/.base ## write the shipped prices anew from genai-prices and the overlay
+	@$(BIN)/python -m auditor.price_seed
 
 clean: ## remove .venv, caches and builds
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -59,10 +59,11 @@ class PriceCache:
     """Histories of models, from the cache file where it knows them, else from genai-prices and the overlay.
 
     `directory` defaults to the user's cache directory. A missing, corrupt or unwritable file costs time, never an
-    error. Processes may share the file: it is replaced as a whole, and what a race loses is found again.
+    error. `seed` gives rows that ship with the program; they are asked first. Processes may share the file: it is replaced as a whole, and what a race loses is found again.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | None = None, seed: Callable[[], JsonObject] = dict) -> None:
+        self._seed = seed
         self.path = (directory or default_directory()) / cache_name()
         self._known: dict[str, tuple[PriceRow, ...]] = {}
         self._written: JsonObject | None = None
@@ -75,6 +76,8 @@ class PriceCache:
         return self._known[key]
 
     def _find(self, key: str) -> tuple[PriceRow, ...]:
+        if key in self._seed():
+            return _rows_from(self._seed()[key])
         if self._written is None:
             self._written = self._read()
         try:

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 from auditor.price_cache import PriceCache, is_variant
 from auditor.price_rows import MILLION, Price, PriceRow, Tiers, Window, at, load_prices, plain, row_to
+from auditor.price_seed import seed
 from localmodel.rules.types import Rates
 from traces.schema import JsonObject, Ttl, Usage
 
@@ -96,7 +97,7 @@ def open_prices(own: Path | None = None, cache_directory: Path | None = None) ->
 
     Raises `BadPriceFile` for a file that cannot be used.
     """
-    return PriceList(PriceCache(cache_directory).history, load_prices(own) if own else None)
+    return PriceList(PriceCache(cache_directory, seed).history, load_prices(own) if own else None)
 
 
 @dataclass(frozen=True, slots=True)

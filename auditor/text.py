@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +18,12 @@ from auditor.whatif import WhatIf
 LONGEST_TABLE = 40
 MOST_MISSES = 12
 
+_HEADINGS = {
+    "input_tokens": "input",
+    "read_tokens": "read",
+    "write_tokens": "written",
+    "uncached_tokens": "uncached",
+}
 _STYLES = {"hit": "green", "partial_miss": "yellow", "miss": "red", "cold_write": "cyan", "unknown": "dim"}
 
 
@@ -25,7 +32,7 @@ def render(audit: Audit, totals: Totals, what_if: list[WhatIf], title: str) -> G
     parts: list[RenderableType] = [_bill(totals, what_if, title), Text()]
     parts += [_calls(audit), Text()]
     parts += [*_misses(audit), *_causes(totals)]
-    if what_if:
+    if what_if and len(what_if) > 1:
         parts += [Text("What would have saved it", style="bold"), _what_if(what_if), *_footnotes(what_if)]
     parts += _warnings(audit, totals)
     return Group(*parts)
@@ -37,6 +44,14 @@ def console(width: int | None = None) -> Console:
     if width is not None or not made.is_terminal:
         made.width = width or 100
     return made
+
+
+def shown(renderable: RenderableType, width: int | None = None) -> str:
+    """The text of a report as a terminal of that width shows it, without blanks at line ends."""
+    screen = console(width)
+    with screen.capture() as capture:
+        screen.print(renderable)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 def number(value: int | Decimal | None) -> str:
@@ -73,6 +88,8 @@ def _bill(totals: Totals, what_if: list[WhatIf], title: str) -> Text:
     if whole.priced_calls:
         text.append(f"; {dollars(whole.usd)} with output{' (partial)' if totals.partial else ''}")
     text.append(".")
+    if what_if and what_if[-1].note:
+        text.append(f"\nNo what-if: {what_if[-1].note}.")
     best = what_if[-1] if what_if else None
     if best is not None and best.saving_equivalents > 0:
         share = best.saving_equivalents / whole.equivalents if whole.equivalents else None
@@ -93,13 +110,16 @@ def _calls(audit: Audit) -> Table:
     if len(shown) > LONGEST_TABLE:
         lossy = [a for a in shown if a.diagnosis is not None and a.diagnosis.lost_tokens]
         shown = sorted(sorted(lossy, key=_loss)[:LONGEST_TABLE], key=lambda a: a.index)
+    columns = ["input_tokens", "read_tokens", "write_tokens"]
+    if any(audited.call.usage.uncached_tokens for audited in shown):
+        columns.append("uncached_tokens")
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("call", "start", "input", "read", "written", "uncached"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("call", "start", *columns):
+        table.add_column(_HEADINGS.get(name, name), justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("cause", overflow="fold")
     for audited in shown:
-        table.add_row(*_row(audited))
+        table.add_row(*_row(audited, columns))
     return table
 
 
@@ -107,18 +127,19 @@ def _loss(audited: Audited) -> int:
     return -(audited.diagnosis.lost_tokens if audited.diagnosis is not None else 0)
 
 
-def _row(audited: Audited) -> Iterator[RenderableType]:
+def _row(audited: Audited, columns: list[str]) -> Iterator[RenderableType]:
     call, usage, diagnosis = audited.call, audited.call.usage, audited.diagnosis
     yield str(call.seq)
     clock = "%M:%S" if call.clock == "relative" else "%H:%M:%S"
     yield audited.at.strftime(clock) if call.started_at is not None else "-"
-    for value in (usage.input_tokens, usage.read_tokens, usage.write_tokens, usage.uncached_tokens):
-        yield number(value)
+    for name in columns:
+        yield number(getattr(usage, name))
     yield Text(audited.verdict.replace("_", " "), style=_STYLES.get(audited.verdict, ""))
     if diagnosis is None:
         yield Text(visible(audited.note or ""), style="dim")
         return
-    where = f" at {diagnosis.primary.path}" if diagnosis.primary.path else ""
+    primary = diagnosis.primary
+    where = f" at {primary.path}" if primary.path and not primary.parameter else ""
     yield Text(visible(_named(diagnosis) + where), style="" if diagnosis.lost_tokens else "dim")
 
 
@@ -143,27 +164,31 @@ def _misses(audit: Audit) -> Iterator[RenderableType]:
     yield Text()
 
 
-def _miss(audited: Audited, diagnosis: Diagnosis) -> Text:
-    text = Text(f"  call {audited.call.seq}  ", style="bold")
-    text.append(f"{visible(_named(diagnosis))} ({diagnosis.primary.status}), {number(diagnosis.lost_tokens)} tokens")
+def _miss(audited: Audited, diagnosis: Diagnosis) -> Group:
+    """One miss: a headline, and what it rests on in indented lines."""
+    head = Text(f"  call {audited.call.seq}  ", style="bold")
+    head.append(f"{visible(_named(diagnosis))} ({diagnosis.primary.status}), {number(diagnosis.lost_tokens)} tokens")
     if diagnosis.policy is not None and diagnosis.avoidable_equivalents:
         worth = f"{number(diagnosis.avoidable_equivalents)}{_or_dollars(diagnosis.avoidable_usd)}"
-        text.append(f"; {diagnosis.policy} saves {worth}")
+        head.append(f"; {diagnosis.policy} saves {worth}")
+    return Group(Padding(head, 0), *(Padding(line, (0, 0, 0, 10), expand=False) for line in _basis(diagnosis)))
+
+
+def _basis(diagnosis: Diagnosis) -> Iterator[Text]:
     for sentence in diagnosis.primary.evidence:
-        text.append(f"\n          {visible(sentence)}", style="not bold")
+        yield Text(visible(sentence))
     for finding in diagnosis.also:
         if finding.status in ("established", "likely"):
-            text.append(f"\n          also {finding.cause}: {visible(finding.evidence[0])}", style="not bold")
+            yield Text(f"also {finding.cause}: {visible(finding.evidence[0])}")
     possible = [finding.cause for finding in diagnosis.also if finding.status == "possible"]
     if possible:
-        text.append(f"\n          remaining: {', '.join(possible)}", style="not bold")
+        yield Text(f"remaining: {', '.join(possible)}")
     if diagnosis.ruled_out:
         excluded = "; ".join(f"{finding.cause} ({finding.evidence[0]})" for finding in diagnosis.ruled_out[:2])
-        text.append(f"\n          not {visible(excluded)}", style="not bold dim")
+        yield Text(f"not {visible(excluded)}", style="dim")
     rule = diagnosis.primary.rule
     if rule is not None:
-        text.append(f"\n          rule {rule.id}, {rule.status}, checked {rule.checked}", style="not bold dim")
-    return text
+        yield Text(f"rule {rule.id} ({rule.status}, checked {rule.checked})", style="dim")
 
 
 def _causes(totals: Totals) -> Iterator[RenderableType]:

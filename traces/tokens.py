@@ -17,7 +17,7 @@ from traces.schema import Call, Prompt
 
 SAMPLE_BYTES = 2048
 # Estimated tokens of one block differ from the truth by about this share once the sum is right: code, prose and JSON
-# of one prompt spread 1.2 to 1.5 around a common factor (see docs/rules.md).
+# of one prompt spread 1.2 to 1.5 around a common factor (see docs/method.md).
 SPLIT_ERROR = 0.15
 # The same where no total is known to scale to.
 FREE_ERROR = 0.30

@@ -4,7 +4,7 @@ import importlib
 import os
 import sys
 from enum import IntEnum
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -73,7 +73,7 @@ class LazyGroup(click.Group):
             sys.exit(ExitCode.DONE)
 
 
-def fail(message: str, code: ExitCode) -> None:
+def fail(message: str, code: ExitCode) -> NoReturn:
     """End the process with one line on stderr."""
     click.echo(f"cachewright: {' '.join(message.split())}", err=True)
     sys.exit(code)

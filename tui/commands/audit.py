@@ -195,7 +195,6 @@ def _print(result: Audit, sums: Any, rows: Any, money: Any, as_json: bool, title
         data = orjson.dumps(report(result, sums, rows, money), option=orjson.OPT_INDENT_2)
         click.echo(data)
         return
-    from auditor.text import console
-    from auditor.text import render as text
+    from auditor.text import render, shown
 
-    console().print(text(result, sums, rows, title))
+    click.echo(shown(render(result, sums, rows, title)))
