@@ -2,8 +2,10 @@
 
 from datetime import timedelta
 
-from auditor.context import Context, first_of_group, gap_of, name_of, seconds
+from auditor.context import Context, first_of_group, gap_of, name_of, same_thread, seconds
+from auditor.history import extends
 from auditor.records import Audited, Finding, Status
+from auditor.tiers import REACH, tier_changed
 from localmodel.rules.step import alive, positions
 from localmodel.rules.types import REFRESH_AT, Entry
 from traces.schema import Prompt
@@ -48,7 +50,7 @@ def time_blockers(context: Context, entry: Entry, user: Audited) -> list[Finding
         status: Status = "established" if user.call.first_token_at or user.call.ended_at else "likely"
         return [Finding("not_yet_readable", status, [evidence], rule=values.get("readable_after"))]
     if not alive(entry, at):
-        return [_expired(context, entry, user)]
+        return [_expired(context, entry, user), *_shortened(context, entry, user)]
     return []
 
 
@@ -59,8 +61,8 @@ def _expired(context: Context, entry: Entry, user: Audited) -> Finding:
         f"{seconds(gap)} from the start of {name_of(user)}, which last used the entry; its lifetime is "
         f"{entry.ttl_s} s from a request's start, so it had run out {seconds(over)} before"
     ]
-    if user.call.ended_at is not None:
-        quiet = (context.audited.at - user.call.ended_at).total_seconds()
+    quiet = None if user.call.ended_at is None else (context.audited.at - user.call.ended_at).total_seconds()
+    if quiet is not None and quiet < entry.ttl_s:
         evidence.append(f"only {seconds(max(0.0, quiet))} after that response ended: generation time counts")
     rule = context.rules.values.get(f"ttl_seconds_{entry.ttl}")
     facts: dict[str, int | str] = {
@@ -70,6 +72,16 @@ def _expired(context: Context, entry: Entry, user: Audited) -> Finding:
         "keepalive_at": _clock(entry, REFRESH_AT),
     }
     return Finding("ttl_expired", "established", evidence, rule=rule, facts=facts)
+
+
+def _shortened(context: Context, entry: Entry, user: Audited) -> list[Finding]:
+    """Where the conversation's lifetime fell from an hour to five minutes, and that is why the entry ran out."""
+    if entry.ttl != "5m" or user.prompt is None:
+        return []
+    calls = context.history.calls[max(0, user.index - REACH) : user.index]
+    earlier = [c for c in reversed(calls) if same_thread(c, user) and c.prompt and extends(user.prompt, c.prompt)]
+    found = tier_changed(earlier, user, gap_of(context.audited, user), context.rules.ttl_s["1h"])
+    return [] if found is None else [found]
 
 
 def _clock(entry: Entry, share: float) -> str:

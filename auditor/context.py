@@ -52,6 +52,11 @@ def name_of(audited: Audited) -> str:
     return f"call {audited.call.seq}"
 
 
+def same_thread(one: Audited, other: Audited) -> bool:
+    """Whether two calls belong to one agent of one trace."""
+    return (one.call.trace, one.call.agent) == (other.call.trace, other.call.agent)
+
+
 def first_of_group(context: "Context", call: Audited) -> Audited:
     """Of calls that started together, the one whose response the others did not wait for."""
     while (

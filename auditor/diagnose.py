@@ -3,7 +3,8 @@
 The billed read splits what the call could have read into segments, and each segment's tokens go to one cause:
 
     billed read .. predicted read      the rules expected a hit: provider side
-    .. longest prefix with an entry    that entry's blockers: key, lifetime, timing, reach (`auditor.blockers`)
+    .. longest prefix with an entry    that entry's blockers: key, lifetime, timing, reach (`auditor.blockers`),
+                                       unless a change of content alone cut the newest entry off
     .. what is still here of the       the change of content that cut it off (`auditor.content`), or, where nothing
        call before                     changed, the breakpoint that was missing at the common end
 
@@ -13,10 +14,11 @@ A call is accused of nothing unless tokens that were cached or sent before had t
 from typing import TypeAlias
 
 from auditor.blockers import changed, entry_blockers, key_difference
-from auditor.content import ContentLoss, content_finding, content_loss, lifetime_of_previous
-from auditor.context import Context, first_of_group, gap_of, name_of, seconds
+from auditor.content import ContentLoss, content_finding, content_loss, lifetime_of_previous, system_changed_too
+from auditor.context import Context, first_of_group, gap_of, name_of, same_thread, seconds
+from auditor.provider import unexplained
 from auditor.records import Audited, Diagnosis, Finding, Status
-from traces.schema import Prompt
+from traces.schema import Level, Prompt
 
 # Repeated tokens that no entry covered are worth a word only from this many on: a marker costs a slot of four.
 MATERIAL_TOKENS = 1024
@@ -32,8 +34,11 @@ def diagnose(context: Context) -> Diagnosis | None:
     segments: list[Segment] = []
     floor = context.read
     floor = _provider_side(context, floor, segments)
-    floor = _entry(context, floor, segments)
-    loss = content_loss(context) if _could_have_lost_content(context, floor) else None
+    loss = content_loss(context, floor)
+    if loss is not None:
+        context.audited.previous = loss.before.index
+    if loss is None or not _cut_off(context, loss):
+        floor = _entry(context, floor, segments)
     if loss is not None and loss.kept - floor > context.slack:
         _content(context, loss, floor, segments)
     elif loss is None:
@@ -41,29 +46,20 @@ def diagnose(context: Context) -> Diagnosis | None:
     return _merged(context, segments, loss)
 
 
-def _could_have_lost_content(context: Context, floor: int) -> bool:
-    """Cheap test before bodies are read: whether the call before left more readable than is accounted for."""
-    index = context.audited.previous
-    if index is None:
+def _cut_off(context: Context, loss: ContentLoss) -> bool:
+    """Whether the change alone kept the newest entry from being read: then no shorter entry's fate matters."""
+    before = loss.before
+    if before.prompt is None or before.readable_at > context.audited.at or key_difference(context, before):
         return False
-    previous = context.history.calls[index]
-    if previous.outcome is None or previous.prompt is None or previous.outcome.last_index < 0:
-        return False
-    return previous.prompt.ends[previous.outcome.last_index] > floor + context.slack
+    return lifetime_of_previous(context, before)[0]
 
 
 def _provider_side(context: Context, floor: int, segments: list[Segment]) -> int:
     predicted = context.outcome.read_tokens
     if predicted <= floor + context.slack:
         return floor
-    at = context.prompt.paths[context.outcome.read_index]
-    evidence = [
-        f"an entry of {predicted:,} tokens at {at} was alive, readable and in reach by the rules, "
-        f"yet {context.read:,} were read; nothing in the recorded request explains it"
-    ]
-    if not dict(context.prompt.params).get("betas"):
-        evidence.append("request headers (beta features) were not recorded and could differ")
-    segments.append((Finding("provider_side", "likely", evidence, predicted - floor), [], None))
+    finding, also = unexplained(context, predicted - floor)
+    segments.append((finding, also, None))
     return predicted
 
 
@@ -78,19 +74,26 @@ def _entry(context: Context, floor: int, segments: list[Segment]) -> int:
         return floor
     writer = context.history.calls[call]
     blockers = entry_blockers(context, boundary, writer)
-    if not blockers or _never_shared(context, writer, blockers):
+    if not blockers or _never_shared(context, writer, boundary, blockers):
         return floor
     blockers[0].lost_tokens = min(tokens - floor, context.paid)
     segments.append((blockers[0], blockers[1:], writer))
     return tokens
 
 
-def _never_shared(context: Context, writer: Audited, blockers: list[Finding]) -> bool:
-    """Another agent that starts with its own model or key owes nothing to entries it never could read."""
-    if blockers[0].cause not in ("model_changed", "scope_changed"):
+def _never_shared(context: Context, writer: Audited, boundary: int, blockers: list[Finding]) -> bool:
+    """Whether another agent or session owes nothing to the entry: it starts with a model, key and settings of its own.
+
+    An entry of tools and system that ran out before it began made a cold start, not a miss.
+    """
+    if same_thread(context.audited, writer):
         return False
-    mine, theirs = context.audited.call, writer.call
-    return (mine.trace, mine.agent) != (theirs.trace, theirs.agent)
+    if blockers[0].cause in ("model_changed", "scope_changed"):
+        return True
+    head = context.prompt.blocks[boundary].level < Level.MESSAGES
+    if blockers[0].cause == "parameter_changed":
+        return head
+    return blockers[0].cause == "ttl_expired" and (head or context.audited.call.trace != writer.call.trace)
 
 
 def _content(
@@ -102,13 +105,18 @@ def _content(
     lost = min(loss.kept - floor, context.paid - sum(s[0].lost_tokens for s in segments))
     finding = content_finding(context, loss, lost)
     also: list[Finding] = []
-    living, sentence = lifetime_of_previous(context, loss.before)
+    living, sentence, ttl = lifetime_of_previous(context, loss.before)
+    if not living and not same_thread(context.audited, loss.before) and loss.level < Level.MESSAGES:
+        return  # another agent or session that began after the entry was gone: a cold start
     if not living:
-        rule = context.rules.values.get("ttl_seconds_5m")
+        rule = context.rules.values.get(f"ttl_seconds_{ttl}")
         expired = Finding("ttl_expired", "established", [sentence + ": it had run out as well"], rule=rule)
         # Idle time suffices by itself, so it comes first: undoing the change alone would have saved nothing.
         finding.lost_tokens, expired.lost_tokens = 0, lost
         also, finding = [finding], expired
+    other = system_changed_too(context, loss)
+    if other is not None:
+        also.append(other)
     if loss.before.prompt is not None:
         also += [one for one in key_difference(context, loss.before) if one.cause == "parameter_changed"]
     segments.append((finding, also, loss.before))
@@ -126,10 +134,28 @@ def _uncovered(context: Context, floor: int, segments: list[Segment]) -> None:
     sender = context.history.calls[call]
     if sender.prompt is None or sender.outcome is None or key_difference(context, sender):
         return
+    if _ends_in_head(context.prompt, block) or _ends_in_head(sender.prompt, block):
+        return  # tools or system of its own: another role, not another turn
+    if gap_of(context.audited, sender) >= _lifetime(context, sender):
+        if segments and segments[-1][0].cause == "ttl_expired":
+            segments[-1][0].lost_tokens += shared - floor
+        return  # an entry there would have run out
     finding, also = _why_uncovered(context, sender, block)
     finding.lost_tokens = shared - floor
     finding.path = context.prompt.paths[block]
     segments.append((finding, also, first_of_group(context, sender)))
+
+
+def _ends_in_head(prompt: Prompt, block: int) -> bool:
+    """Whether tools or system go on behind `block`."""
+    return block + 1 < len(prompt.blocks) and prompt.blocks[block + 1].level < Level.MESSAGES
+
+
+def _lifetime(context: Context, sender: Audited) -> int:
+    """Seconds that an entry written by `sender` would have lived: the longest lifetime it asked for."""
+    marks = sender.prompt.marks if sender.prompt is not None else ()
+    rules = context.rules
+    return max((rules.ttl_s[mark.ttl] for mark in marks), default=rules.ttl_s[rules.default_ttl])
 
 
 def _why_uncovered(context: Context, sender: Audited, block: int) -> tuple[Finding, list[Finding]]:
@@ -151,16 +177,23 @@ def _why_uncovered(context: Context, sender: Audited, block: int) -> tuple[Findi
         known = sender.call.first_token_at or sender.call.ended_at
         status: Status = "established" if known else "likely"
         return Finding("not_yet_readable", status, [evidence], rule=rule), [missing]
-    same = (sender.call.trace, sender.call.agent) == (context.audited.call.trace, context.audited.call.agent)
-    if same and sender.outcome is not None and sender.outcome.last_index > block and sender.prompt is not None:
-        tail = sender.prompt.paths[block + 1]
+    outcome, prompt = sender.outcome, sender.prompt
+    if outcome is None or prompt is None or not same_thread(context.audited, sender):
+        return missing, []
+    if outcome.last_index > block and _one_message(prompt, block + 1, outcome.last_index):
+        tail = prompt.paths[block + 1]
         evidence = (
-            f"{name_of(sender)} put its breakpoint behind {tail}, which is not in this request, "
+            f"{name_of(sender)} put its breakpoint behind {tail}, which does not stand there in this request, "
             "so the entry written there can never be read"
         )
         rule = context.rules.values.get("entries_after_request")
         return Finding("breakpoint_on_volatile", "established", [evidence], rule=rule, path=tail), []
     return missing, []
+
+
+def _one_message(prompt: Prompt, start: int, end: int) -> bool:
+    """Whether blocks `start` to `end` are of one message: a question or reminder, not turns that were taken back."""
+    return prompt.paths[start].split("/")[:3] == prompt.paths[end].split("/")[:3]
 
 
 def _merged(
@@ -220,9 +253,11 @@ def _not_engaged(context: Context) -> Diagnosis:
     """A request that the cache had no part in: no breakpoint, or a prefix below the model's minimum."""
     rules, prompt, outcome = context.rules, context.prompt, context.outcome
     if outcome.engaged == "no_breakpoint":
-        evidence = "no breakpoint in the request: nothing is looked up or written"
+        why, facts = ["no breakpoint in the request: nothing is looked up or written"], _repeated(context)
+        if facts:
+            why.append(f"{facts['repeated_tokens']:,} tokens repeat what {facts['repeated_of']} sent")
         rule = rules.values.get("entries_after_request")
-        return Diagnosis(Finding("no_breakpoint", "established", [evidence], rule=rule))
+        return Diagnosis(Finding("no_breakpoint", "established", why, rule=rule, facts=facts))
     marked = prompt.ends[outcome.breakpoints[-1].index]
     rule = rules.values.get("min_tokens")
     if outcome.engaged == "yes":
@@ -230,8 +265,22 @@ def _not_engaged(context: Context) -> Diagnosis:
     evidence = f"{marked:,} tokens up to the last breakpoint, below this model's minimum of {rules.min_tokens:,}; "
     evidence += "the provider then caches nothing and reports no error"
     status: Status = "established" if rules.min_tokens_known else "likely"
-    facts: dict[str, int | str] = {"tokens": marked, "minimum": rules.min_tokens}
-    return Diagnosis(Finding("below_minimum", status, [evidence], rule=rule, facts=facts))
+    below: dict[str, int | str] = {"tokens": marked, "minimum": rules.min_tokens}
+    return Diagnosis(Finding("below_minimum", status, [evidence], rule=rule, facts=below))
+
+
+def _repeated(context: Context) -> dict[str, int | str]:
+    """How much of a request without breakpoints an earlier call had sent within a default lifetime, if it counts."""
+    found = context.history.longest_sent(context.prompt)
+    if found is None:
+        return {}
+    block, sender = found[0], context.history.calls[found[1]]
+    rules, tokens = context.rules, context.prompt.ends[block]
+    if tokens < rules.min_tokens or gap_of(context.audited, sender) >= rules.ttl_s[rules.default_ttl]:
+        return {}
+    if key_difference(context, sender):
+        return {}
+    return {"repeated_tokens": tokens, "repeated_of": name_of(sender)}
 
 
 def _silent(context: Context, marked: int) -> Finding:

@@ -6,11 +6,11 @@ few tokens are within the block's own count.
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from auditor.replay import Sent
-from auditor.rewrite import Item, as_reference, items_of, rebuilt, split
-from traces.schema import Level
+from auditor.rewrite import Item, Piece, as_reference, bounds, items_of, settled, spliced
+from traces.schema import Level, Prompt
 
 if TYPE_CHECKING:
     from auditor.whatif import Policy, Trial
@@ -21,11 +21,12 @@ class _Plan:
     """A conversation's head as it began, and later blocks with the number of message blocks in front of each."""
 
     head: tuple[Item, ...]
-    late: tuple[tuple[int, Item], ...] = ()
+    late: tuple[tuple[int, Item], ...]
+    wires: frozenset[bytes]
 
-    def knows(self, item: Item) -> bool:
-        wire = item.block.wire
-        return any(one.block.wire == wire for one in self.head) or any(one.block.wire == wire for _, one in self.late)
+
+def _plan(head: tuple[Item, ...], late: tuple[tuple[int, Item], ...] = ()) -> _Plan:
+    return _Plan(head, late, frozenset(item.block.wire for item in (*head, *(item for _, item in late))))
 
 
 def stable_head(sent: list[Sent], trial: "Trial", policy: "Policy", level: Level) -> list[Sent]:
@@ -34,34 +35,63 @@ def stable_head(sent: list[Sent], trial: "Trial", policy: "Policy", level: Level
     if not remedied:
         return sent
     plans: dict[int, _Plan] = {}
+    sent_as: dict[int, Prompt] = {}
     lengths: dict[int, int] = {}
+    heads: _Heads = {}
     out = []
     for one in sent:
         if one.call is None:
             out.append(one)
             continue
-        items = items_of(one.prompt)
-        parts = split(items)
-        own = tuple(parts[level])
-        lengths[one.call] = len(parts[Level.MESSAGES])
-        previous = trial.audit.calls[one.call].previous
-        plan = _Plan(own)
+        call = one.call
+        own = _own(one.prompt, level, heads)
+        lengths[call] = len(one.prompt.blocks) - bounds(one.prompt)[1]
+        previous = trial.audit.calls[call].previous
         if previous is not None and previous in plans:
-            plan = _continued(plans[previous], own, lengths[previous], one.call in remedied)
-        plans[one.call] = plan
-        out.append(one if plan == _Plan(own) else _with_head(one, parts, plan, level))
+            plan = _continued(plans[previous], own, lengths[previous], call in remedied)
+        else:
+            plan = _plan(own)
+        plans[call] = plan
+        if plan.late or plan.head != own:
+            before = None if previous is None else sent_as.get(previous)
+            prompt = _with_head(one.prompt, own, plan, level, before)
+            one = replace(one, prompt=prompt if before is None else settled(prompt, one.prompt, before))
+        sent_as[call] = one.prompt
+        out.append(one)
     return out
+
+
+_Heads: TypeAlias = dict[tuple[object, ...], tuple[Item, ...]]
+
+
+def _own(prompt: Prompt, level: Level, known: _Heads) -> tuple[Item, ...]:
+    """The blocks of a level, one tuple for all calls that send them in the same way: there may be hundreds of tools."""
+    span = _span(prompt, level)
+    marks = tuple(mark for mark in prompt.marks if span.start <= mark.index < span.stop)
+    counts = tuple(prompt.ends[max(0, span.start - 1) : span.stop])
+    key = (span.start, prompt.chain[: span.stop][-1:], prompt.paths[span], counts, marks)
+    found = known.get(key)
+    if found is None:
+        found = known[key] = tuple(items_of(prompt, span.start, span.stop))
+    return found
+
+
+def _span(prompt: Prompt, level: Level) -> slice:
+    edges = (0, *bounds(prompt), len(prompt.blocks))
+    return slice(edges[level], edges[level + 1])
 
 
 def _continued(plan: _Plan, own: tuple[Item, ...], offset: int, remedied: bool) -> _Plan:
     """The plan after a call that has `own` at the level: new definitions join the late ones, edits are undone."""
-    unknown = [item for item in own if not plan.knows(item)]
-    if unknown and not remedied:
-        return _Plan(own)
+    unknown = [item for item in own if item.block.wire not in plan.wires]
+    if not unknown:
+        return plan
+    if not remedied:
+        return _plan(own)
     present = {item.block.wire for item in own}
     missing = sum(1 for item in plan.head if item.block.wire not in present)
     fresh = unknown[missing:]
-    return replace(plan, late=plan.late + tuple((offset, as_late(item)) for item in fresh)) if fresh else plan
+    return _plan(plan.head, plan.late + tuple((offset, as_late(item)) for item in fresh)) if fresh else plan
 
 
 def as_late(item: Item) -> Item:
@@ -69,15 +99,16 @@ def as_late(item: Item) -> Item:
     return item._replace(mark=None)
 
 
-def _with_head(one: Sent, parts: dict[Level, list[Item]], plan: _Plan, level: Level) -> Sent:
-    marks = [item.mark for item in parts[level] if item.mark is not None]
+def _with_head(prompt: Prompt, own: tuple[Item, ...], plan: _Plan, level: Level, before: Prompt | None) -> Prompt:
+    marks = [item.mark for item in own if item.mark is not None]
     head = [item._replace(mark=None) for item in plan.head]
     if marks and head:
         head[-1] = head[-1]._replace(mark=marks[-1])
-    messages, count = [], len(parts[Level.MESSAGES])
-    for position in range(count + 1):
-        messages += [as_reference(item) for offset, item in plan.late if min(offset, count) == position]
-        messages += parts[Level.MESSAGES][position : position + 1]
-    order = {**parts, level: head, Level.MESSAGES: messages}
-    prompt = rebuilt(one.prompt, [item for each in Level for item in order[each]])
-    return replace(one, prompt=prompt)
+    pieces: list[Piece] = [head if each is level else _span(prompt, each) for each in (Level.TOOLS, Level.SYSTEM)]
+    messages = _span(prompt, Level.MESSAGES)
+    cursor = messages.start
+    late = [(min(messages.start + offset, messages.stop), item) for offset, item in plan.late]
+    for place, item in sorted(late, key=lambda pair: pair[0]):
+        pieces += [slice(cursor, place), [as_reference(item)]]
+        cursor = place
+    return spliced(prompt, [*pieces, slice(cursor, messages.stop)], before)

@@ -36,8 +36,7 @@ class History:
         if call.prompt is None or call.outcome is None:
             return
         prompt, outcome = call.prompt, call.outcome
-        for link in prompt.chain:
-            self._sent[link] = index
+        self._sent.update(dict.fromkeys(prompt.chain, index))
         if idle(call.call):
             return
         floor = outcome.rules.min_tokens

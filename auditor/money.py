@@ -1,16 +1,17 @@
 """Bills: tokens by class with their input-token equivalents and dollars, for single calls and whole traces."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from operator import sub
 from typing import NamedTuple
 
 from auditor.price_rows import MILLION, at
-from auditor.pricing import PriceList, PriceRow, cost, equivalents, rates_of
+from auditor.pricing import PriceList, PriceRow, Reason, cost, equivalents, rates_of
 from auditor.records import Audited
 from auditor.replay import Charge, Sent
 from localmodel.rules.types import Rates
-from traces.schema import Ttl
+from traces.schema import Prompt, Ttl
 
 _ZERO = Decimal(0)
 
@@ -51,6 +52,41 @@ class Bill:
         return self.read_tokens / self.input_tokens if self.input_tokens else None
 
 
+@dataclass(slots=True)
+class Tally:
+    """A sum of bills in the making: summing up `Bill`s would make a new one at each step of a long sum."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    read_tokens: int = 0
+    write_tokens: int = 0
+    uncached_tokens: int = 0
+    equivalents: Decimal = _ZERO
+    usd: Decimal | None = _ZERO
+
+    def add(self, bill: Bill, sign: int = 1) -> None:
+        """Add a bill, or with sign -1 take it away."""
+        self.calls += sign * bill.calls
+        self.input_tokens += sign * bill.input_tokens
+        self.read_tokens += sign * bill.read_tokens
+        self.write_tokens += sign * bill.write_tokens
+        self.uncached_tokens += sign * bill.uncached_tokens
+        self.equivalents += sign * bill.equivalents
+        self.usd = None if self.usd is None or bill.usd is None else self.usd + sign * bill.usd
+
+    def bill(self) -> Bill:
+        """The sum so far."""
+        tokens = (self.input_tokens, self.read_tokens, self.write_tokens, self.uncached_tokens)
+        return Bill(self.calls, *tokens, self.equivalents, self.usd)
+
+
+class Whole(NamedTuple):
+    """Dollars of a call's input and output, and why they are uncertain (empty: they are certain)."""
+
+    usd: Decimal
+    reasons: tuple[Reason, ...]
+
+
 class _Prices(NamedTuple):
     """Dollars per million tokens of each class in one tier (`None`: unpriced), and the same relative to plain input."""
 
@@ -67,11 +103,14 @@ class Money:
     def __init__(self, calls: list[Audited], prices: PriceList) -> None:
         self._prices = prices
         self._recorded: dict[int, Bill] = {}
+        self._whole: dict[int, Whole] = {}
+        self._flat: dict[int, _Prices] = {}
         self._tiers: dict[tuple[int, int], _Prices] = {}
         self._single: dict[tuple[str, str], PriceRow | None] = {}
-        self.total = Bill()
+        total = Tally()
         for audited in calls:
-            self.total = self.total + self.recorded(audited)
+            total.add(self.recorded(audited))
+        self.total = total.bill()
 
     def recorded(self, audited: Audited) -> Bill:
         """Input side of the bill as the provider reported it; zero where usage is unknown."""
@@ -86,18 +125,33 @@ class Money:
             return Bill(1 if not call.failed else 0)
         row = self.row(audited)
         rules = audited.outcome.rules.rates if audited.outcome is not None else DEFAULT_RATES
-        rates, tier = self._tier(row, usage.input_tokens, rules).rates, tier_of(audited)
-        # Only the input side is compared here; output is the same under every policy.
-        bare = replace(usage, output_tokens=0)
+        rates = self._tier(row, usage.input_tokens, rules).rates
         return Bill(
             1,
             usage.input_tokens,
             usage.read_tokens,
             usage.write_tokens or 0,
             usage.uncached_tokens or 0,
-            equivalents(usage, rates, tier=tier) or _ZERO,
-            cost(bare, row, tier=tier).usd if row is not None else None,
+            equivalents(usage, rates, tier=tier_of(audited)) or _ZERO,
+            self._input_usd(audited, row),
         )
+
+    def _input_usd(self, audited: Audited, row: PriceRow | None) -> Decimal | None:
+        """Only the input side is compared between policies; output is the same under each."""
+        whole, usage = self.whole(audited), audited.call.usage
+        if whole is None or row is None:
+            return None
+        price = at(row.output, usage.input_tokens or 0)
+        return whole.usd - (usage.output_tokens or 0) * (price or _ZERO) / MILLION
+
+    def whole(self, audited: Audited) -> Whole | None:
+        """What a call cost, input and output; `None` where its input or its model's price is unknown."""
+        known = self._whole.get(audited.index)
+        row = self.row(audited)
+        if known is None and row is not None and audited.call.usage.input_tokens is not None:
+            paid = cost(audited.call.usage, row, tier=tier_of(audited))
+            known = self._whole[audited.index] = Whole(paid.usd, paid.reasons if paid.partial else ())
+        return known
 
     def row(self, audited: Audited) -> PriceRow | None:
         """The price row in force for a call, `None` where its model is unpriced."""
@@ -120,25 +174,49 @@ class Money:
     def _tier(self, row: PriceRow | None, input_tokens: int, fallback: Rates) -> _Prices:
         if row is None:
             return _Prices(fallback, None, None, None, None)
-        tiered = not all(price is None or isinstance(price, Decimal) for price in (row.input, row.read, row.write_5m))
-        key = (id(row), input_tokens if tiered else 0)
-        known = self._tiers.get(key)
-        if known is None:
-            base = at(row.input, input_tokens)
-            short = at(row.write_5m, input_tokens) or base
-            prices = (base, at(row.read, input_tokens), short, at(row.write_1h, input_tokens) or short)
-            known = self._tiers[key] = _Prices(rates_of(row, input_tokens) or fallback, *prices)
-        return known
+        known = self._flat.get(id(row)) or self._tiers.get((id(row), input_tokens))
+        if known is not None:
+            return known
+        base = at(row.input, input_tokens)
+        short = at(row.write_5m, input_tokens) or base
+        prices = (base, at(row.read, input_tokens), short, at(row.write_1h, input_tokens) or short)
+        made = _Prices(rates_of(row, input_tokens) or fallback, *prices)
+        if all(price is None or isinstance(price, Decimal) for price in (row.input, row.read, row.write_5m)):
+            self._flat[id(row)] = made
+        else:
+            self._tiers[id(row), input_tokens] = made
+        return made
 
     def predicted(self, sent: Sent, charge: Charge) -> Bill:
         """What the rules say a request is billed, at the prices of its model and time."""
-        prompt, (read, write_5m, write_1h, uncached) = sent.prompt, charge
-        total = read + write_5m + write_1h + uncached
-        row = self._row(prompt.provider, prompt.model, sent.at) if prompt.model else None
-        prices = self._tier(row, total, DEFAULT_RATES)
+        read, write_5m, write_1h, uncached = charge
+        return Bill(1, sum(charge), read, write_5m + write_1h, uncached, *self._worth(sent.prompt, sent.at, charge))
+
+    def moved(self, audited: Audited, base: Charge, sent: Sent, charge: Charge) -> Bill:
+        """The recorded bill of a call, moved by the difference of two predictions: as recorded, and as `sent`."""
+        assert audited.prompt is not None
+        known = self.recorded(audited)
+        worth, usd = self._worth(sent.prompt, sent.at, charge)
+        base_worth, base_usd = self._worth(audited.prompt, audited.at, base)
+        read, write_5m, write_1h, uncached = map(sub, charge, base)
+        return Bill(
+            known.calls,
+            known.input_tokens + sum(charge) - sum(base),
+            known.read_tokens + read,
+            known.write_tokens + write_5m + write_1h,
+            known.uncached_tokens + uncached,
+            known.equivalents + worth - base_worth,
+            None if known.usd is None or usd is None or base_usd is None else known.usd + usd - base_usd,
+        )
+
+    def _worth(self, prompt: Prompt, moment: datetime, charge: Charge) -> tuple[Decimal, Decimal | None]:
+        """Input-token equivalents and dollars of predicted tokens."""
+        read, write_5m, write_1h, uncached = charge
+        row = self._row(prompt.provider, prompt.model, moment) if prompt.model else None
+        prices = self._tier(row, sum(charge), DEFAULT_RATES)
         rates = prices.rates
         worth = uncached + write_5m * rates.write_5m + write_1h * rates.write_1h + read * rates.read
-        return Bill(1, total, read, write_5m + write_1h, uncached, worth, _dollars(charge, prices))
+        return worth, _dollars(charge, prices)
 
 
 def _dollars(charge: Charge, prices: _Prices) -> Decimal | None:

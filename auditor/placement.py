@@ -30,14 +30,14 @@ def cheapest_placement(sent: list[Sent], trial: "Trial", policy: "Policy") -> li
 
 def _junctions(ordered: list[Sent]) -> list[int]:
     """For each request the last block of the longest prefix that one in front of it in the list has, -1 for none."""
-    seen: set[tuple[str, bytes]] = set()
+    seen: dict[tuple[str, str], set[bytes]] = {}
     found = []
     for one in ordered:
-        prompt = one.prompt
-        key = prompt.scope + prompt.model
-        blocks = range(len(prompt.chain) - 1, -1, -1)
-        found.append(next((index for index in blocks if (key, prompt.chain[index]) in seen), -1))
-        seen.update((key, link) for link in prompt.chain)
+        chain = one.prompt.chain
+        links = seen.setdefault((one.prompt.scope, one.prompt.model), set())
+        last = next((index for index in range(len(chain) - 1, -1, -1) if chain[index] in links), -1)
+        found.append(last)
+        links.update(chain[last + 1 :])  # who had this prefix had all shorter ones
     return found
 
 
@@ -53,4 +53,6 @@ def _in_head(prompt: Prompt, mark: Mark) -> bool:
 def _placed(one: Sent, indexes: list[int]) -> Sent:
     ttl: Ttl = one.prompt.marks[-1].ttl if one.prompt.marks else one.prompt.automatic or "5m"
     marks = tuple(Mark(index, ttl) for index in indexes[-LIMIT:])
+    if marks == one.prompt.marks and one.prompt.automatic is None:
+        return one
     return replace(one, prompt=replace(one.prompt, marks=marks, automatic=None))

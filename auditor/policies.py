@@ -76,6 +76,8 @@ def _keep_alive(sent: list[Sent], trial: Trial, policy: Policy) -> list[Sent]:
         while ping < until and (not pings or pings[-1].at + timedelta(seconds=ttl_s) <= until):
             pings.append(Sent(user.prompt, ping, ping, None))
             ping += every
+            if not _worth(trial, audited, len(pings), user.prompt):
+                break  # before an idle year becomes 100,000 refreshes
         if _worth(trial, audited, len(pings), user.prompt):
             extra += pings
     return sent + extra

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from auditor.records import Audited
 from localmodel.rules.load import Ruleset
+from localmodel.rules.render import rendered
 from localmodel.rules.step import Plan, bill, plan_of, send, step
 from localmodel.rules.types import CacheState, Entry, EntryKey, Outcome
 from traces.schema import Call, Prompt
@@ -69,9 +70,10 @@ def predict(state: CacheState, audited: Audited, ruleset: Ruleset, meter: Meter)
     learnt and the step is repeated, which `step` being pure allows.
     """
     call, prompt = audited.call, audited.prompt
-    if prompt is None or not prompt.blocks or call.failed or call.kind == "count" or call.clock == "relative":
+    undated = call.started_at is None or call.clock == "relative"
+    if prompt is None or not prompt.blocks or call.failed or call.kind == "count" or undated:
         return state, None
-    prompt = meter.measure(prompt, call)
+    prompt = meter.measure(rendered(prompt, ruleset.at(prompt.model, prompt.platform, audited.at)), call)
     after, outcome = step(state, prompt, ruleset, at=audited.at, first_token_at=audited.readable_at)
     boundary = _revealed(prompt, outcome, call.usage.read_tokens)
     if boundary is not None and call.usage.read_tokens:

@@ -66,7 +66,7 @@ def _cause(each: CauseSum) -> JsonObject:
         "written_tokens": each.written_tokens,
         "uncached_tokens": each.uncached_tokens,
         "avoidable_equivalents": plain(each.avoidable_equivalents),
-        "avoidable_usd": plain(each.avoidable_usd),
+        "avoidable_usd": _money(each.avoidable_usd),
     }
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from auditor.history import extends
 from auditor.replay import Sent
-from auditor.rewrite import Item, items_of, rebuilt
-from traces.schema import Level, Prompt
+from auditor.rewrite import Item, items_of, rebuilt, settled
+from traces.schema import Block, Level, Prompt
 
 if TYPE_CHECKING:
     from auditor.whatif import Policy, Trial
@@ -23,17 +23,20 @@ def undo_rewrites(sent: list[Sent], trial: "Trial", policy: "Policy") -> list[Se
     if not remedied:
         return sent
     original: dict[int, Prompt] = {}
+    sent_as: dict[int, Prompt] = {}
     rewritten: dict[int, list[Item]] = {}
     out = []
     for one in sent:
         out.append(one)
         if one.call is None:
             continue
-        original[one.call] = one.prompt
+        original[one.call] = sent_as[one.call] = one.prompt
         items = _undone(one, trial, remedied, original, rewritten)
         if items is not None:
             rewritten[one.call] = items
-            out[-1] = replace(one, prompt=rebuilt(one.prompt, items))
+            before = sent_as[trial.audit.calls[one.call].previous or 0]
+            prompt = settled(rebuilt(one.prompt, items), one.prompt, before)
+            sent_as[one.call], out[-1] = prompt, replace(one, prompt=prompt)
     return out
 
 
@@ -49,15 +52,15 @@ def _undone(
     previous = audited.previous
     if previous is None or previous not in original:
         return None
-    before, items = original[previous], items_of(one.prompt)
-    base = rewritten.get(previous) or items_of(before)
-    if one.call in remedied:
+    before, changed = original[previous], one.call in remedied
+    if not changed and not (previous in rewritten and extends(one.prompt, before)):
+        return None
+    base, items = rewritten.get(previous) or items_of(before), items_of(one.prompt)
+    if changed:
         first = audited.diagnosis.first if audited.diagnosis else None
         skip = first.index if first is not None and first.change not in _WHOLE else -1
         return _joined(base, _fresh(items, before, skip), items)
-    if previous in rewritten and extends(one.prompt, before):
-        return _joined(base, items[len(before.blocks) :], items)
-    return None
+    return _joined(base, items[len(before.blocks) :], items)
 
 
 def _fresh(items: list[Item], before: Prompt, skip: int) -> list[Item]:
@@ -86,14 +89,12 @@ def stable_serialisation(sent: list[Sent], trial: "Trial", policy: "Policy") -> 
     """Requests in which blocks of equal meaning have the bytes of the first one sent."""
     if not trial.diagnosed(policy):
         return sent
-    first: dict[tuple[bytes, Level, str], Item] = {}
+    first: dict[tuple[bytes, Level, str], Block] = {}
     out = []
     for one in sent:
-        items, changed = items_of(one.prompt), False
-        for index, item in enumerate(items):
-            known = first.setdefault((item.block.meaning, item.level, item.block.role), item)
-            if known.block.wire != item.block.wire:
-                items[index] = item._replace(block=known.block)
-                changed = True
-        out.append(replace(one, prompt=rebuilt(one.prompt, items)) if changed else one)
+        blocks = [first.setdefault((block.meaning, block.level, block.role), block) for block in one.prompt.blocks]
+        if any(block.wire != own.wire for block, own in zip(blocks, one.prompt.blocks, strict=True)):
+            items = [item._replace(block=block) for item, block in zip(items_of(one.prompt), blocks, strict=True)]
+            one = replace(one, prompt=rebuilt(one.prompt, items))
+        out.append(one)
     return out

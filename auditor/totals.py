@@ -5,9 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from auditor.money import Money, tier_of
-from auditor.pricing import cost
-from auditor.records import Audited
+from auditor.money import Money
+from auditor.records import Audited, Diagnosis
 
 # Calls that exist to keep or count the cache: they cost, but say nothing about how well it is used.
 UNRATED_KINDS = ("keepalive", "count")
@@ -47,7 +46,7 @@ class CauseSum:
     written_tokens: int = 0
     uncached_tokens: int = 0
     avoidable_equivalents: Decimal = Decimal(0)
-    avoidable_usd: Decimal = Decimal(0)
+    avoidable_usd: Decimal | None = Decimal(0)
 
 
 @dataclass(slots=True)
@@ -90,29 +89,30 @@ def totals(calls: list[Audited], money: Money) -> Totals:
 def _add(audited: Audited, money: Money, sums: list[Sum], unpriced: dict[str, int]) -> None:
     usage = audited.call.usage
     known = usage.input_tokens is not None and usage.read_tokens is not None
-    row = money.row(audited)
-    bill = cost(usage, row, tier=tier_of(audited)) if row is not None and usage.input_tokens is not None else None
-    if row is None and usage.input_tokens is not None:
+    paid = money.whole(audited)
+    if usage.input_tokens is not None and money.row(audited) is None:
         unpriced[audited.call.model or "unknown"] += usage.input_tokens
-    worth = money.recorded(audited).equivalents
+    worth, rated = money.recorded(audited).equivalents, audited.call.kind not in UNRATED_KINDS
+    tokens, read, output = usage.input_tokens or 0, usage.read_tokens or 0, usage.output_tokens or 0
+    written, uncached = usage.write_tokens or 0, usage.uncached_tokens or 0
     for each in sums:
         each.calls += 1
-        each.output_tokens += usage.output_tokens or 0
-        if bill is not None and bill.usd is not None:
-            each.usd += bill.usd
+        each.output_tokens += output
+        if paid is not None:
+            each.usd += paid.usd
             each.priced_calls += 1
-            each.reasons.update(reason for reason in bill.reasons if bill.partial)
+            each.reasons.update(paid.reasons)
         if not known:
             each.unknown_calls += 1
             continue
         each.equivalents += worth
-        each.input_tokens += usage.input_tokens or 0
-        each.read_tokens += usage.read_tokens or 0
-        each.write_tokens += usage.write_tokens or 0
-        each.uncached_tokens += usage.uncached_tokens or 0
-        if audited.call.kind not in UNRATED_KINDS:
-            each.rated_input += usage.input_tokens or 0
-            each.rated_read += usage.read_tokens or 0
+        each.input_tokens += tokens
+        each.read_tokens += read
+        each.write_tokens += written
+        each.uncached_tokens += uncached
+        if rated:
+            each.rated_input += tokens
+            each.rated_read += read
 
 
 def by_cause(calls: list[Audited]) -> dict[str, CauseSum]:
@@ -136,9 +136,18 @@ def by_cause(calls: list[Audited]) -> dict[str, CauseSum]:
         if diagnosis is not None and diagnosis.lost_tokens:
             each = sums[diagnosis.primary.cause]
             each.avoidable_equivalents += diagnosis.avoidable_equivalents or 0
-            each.avoidable_usd += diagnosis.avoidable_usd or 0
+            _count_dollars(each, diagnosis)
         _count(sums[NECESSARY], written, uncached)
     return dict(sorted(sums.items(), key=lambda pair: (pair[0] == NECESSARY, -pair[1].tokens)))
+
+
+def _count_dollars(each: CauseSum, diagnosis: Diagnosis) -> None:
+    """Unknown as soon as one part of the avoidable money has no price."""
+    if diagnosis.avoidable_equivalents is None:
+        return
+    if each.avoidable_usd is not None:
+        known = diagnosis.avoidable_usd
+        each.avoidable_usd = None if known is None else each.avoidable_usd + known
 
 
 def _count(each: CauseSum, written: int, uncached: int) -> None:

@@ -6,15 +6,29 @@ where idle time suffices and `possible` otherwise, and it never claims avoidable
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import islice
 
 from auditor.context import seconds
 from auditor.records import Audited, Cause, Diagnosis, Finding
+from auditor.tiers import REACH, tier_changed
 from localmodel.rules.types import Rules
 
 # Providers without a write class round their hits down to a unit; a shortfall below this is not called a loss.
 ROUNDING_TOKENS = 1024
-_EVERYTHING: tuple[Cause, ...] = ("tools_changed", "system_changed", "parameter_changed", "scope_changed", "evicted")
-_MESSAGES: tuple[Cause, ...] = ("history_rewritten", "parameter_changed", "beyond_lookback", "no_breakpoint")
+# Side calls and conversations that were cleared or summarised are smaller than this share of what stood cached before:
+# what they did not read may never have been theirs.
+CONTINUES = 0.5
+_EVERYTHING: tuple[Cause, ...] = (
+    *("tools_changed", "system_changed", "parameter_changed", "scope_changed", "provider_side", "evicted"),
+)
+_MESSAGES: tuple[Cause, ...] = (
+    *("history_rewritten", "parameter_changed", "beyond_lookback", "no_breakpoint", "provider_side"),
+)
+_INSIDE: tuple[Cause, ...] = ("history_rewritten", "beyond_lookback", "no_breakpoint", "provider_side")
+# Where the provider places the boundaries itself (no class of writes), a partial hit may end anywhere.
+_UNMARKED: tuple[Cause, ...] = (
+    *("tools_changed", "system_changed", "history_rewritten", "parameter_changed", "provider_side"),
+)
 
 
 @dataclass(slots=True)
@@ -56,12 +70,13 @@ class UsageOnly:
 
     def __init__(self) -> None:
         self._threads: dict[tuple[str, ...], Thread] = {}
+        self._latest: dict[tuple[str, ...], Audited] = {}
 
     def take(self, audited: Audited, rules: Rules) -> None:
         """Set the verdict and diagnosis of one call and remember it."""
         call = audited.call
         key = (call.trace, call.agent, call.provider, call.host or "", call.model or "")
-        thread = self._threads.setdefault(key, Thread())
+        thread, latest = self._threads.setdefault(key, Thread()), self._latest.get(key[:-1])
         usage = call.usage
         if usage.read_tokens is None or usage.input_tokens is None:
             audited.verdict = "unknown"
@@ -69,8 +84,11 @@ class UsageOnly:
             audited.note = f"{missing} not reported: neither a hit nor a miss"
         elif not call.failed:
             self._judge(audited, thread, rules)
+            if not thread.calls and audited.diagnosis is None and latest is not None:
+                _other_model(audited, latest, rules)
         if usage.input_tokens is not None and not call.failed:
             thread.calls.append(audited)
+            self._latest[key[:-1]] = audited
 
     def _judge(self, audited: Audited, thread: Thread, rules: Rules) -> None:
         read, write = audited.call.usage.read_tokens or 0, audited.call.usage.write_tokens
@@ -86,7 +104,7 @@ class UsageOnly:
         elif read:
             audited.verdict = "hit"
         else:
-            audited.verdict = "not_engaged" if write == 0 and before is None else "cold_write"
+            audited.verdict = "not_engaged" if write == 0 else "cold_write"
         if before is not None:
             growth = _total(audited) - _total(before)
             if growth > 0:
@@ -98,7 +116,11 @@ class UsageOnly:
         ttl, tier = _lifetime(before, rules)
         evidence: list[str] = []
         if gap is not None and gap >= ttl:
-            return _expiry(audited, before, gap, ttl, tier, lost, rules)
+            diagnosis = _expiry(audited, before, gap, ttl, tier, lost, rules)
+            earlier = islice((c for c in reversed(thread.calls) if c.at < before.at), REACH)
+            shortened = tier_changed(earlier, before, gap, rules.ttl_s["1h"])
+            diagnosis.also += [] if shortened is None else [shortened]
+            return diagnosis
         ruled_out = _not_expired(gap, before, ttl)
         self._growth(audited, before, thread, evidence, read)
         candidates = _EVERYTHING
@@ -106,6 +128,12 @@ class UsageOnly:
             candidates = self._boundary(audited, before, thread, evidence, read, ruled_out)
         else:
             evidence.insert(0, "0 read: the change lies in front of the first boundary, or the entries were gone")
+        cut = (endpoint(before) or 0) - _total(audited)
+        if cut > 0:
+            candidates = (*candidates, "compaction")
+            evidence.append(
+                f"input shrank by {cut:,}: history was cut, cleared or summarised, which moves what follows"
+            )
         evidence.append("bodies were not recorded, so the change itself cannot be shown")
         also = [Finding(cause, "possible", ["the numbers allow it"]) for cause in candidates]
         primary = Finding("unknown", "possible", evidence, lost)
@@ -139,14 +167,23 @@ class UsageOnly:
                 "temporary configuration change or a temporary history rewrite both explain it"
             )
             ruled_out.append(Finding("tools_changed", "ruled_out", ["a longer prefix than tools and system was read"]))
-            return ("parameter_changed", "history_rewritten")
+            return ("parameter_changed", "history_rewritten", "provider_side")
         smallest = min(_total(call) for call in thread.calls)
+        if audited.call.usage.write_tokens is None:
+            evidence.append(f"the hit ends at {read:,}; boundaries of this provider are not known")
+            return _UNMARKED
+        if read < smallest and thread.calls[0].call.usage.read_tokens:
+            evidence.append(
+                f"the hit ends at {read:,}, below the smallest full input, {smallest:,}: at tools, system or an early "
+                "message (the trace does not hold the conversation's start)"
+            )
+            return _MESSAGES
         if read < smallest:
             self._floor(thread, evidence, read, smallest)
             ruled_out.append(Finding("tools_changed", "ruled_out", [f"a prefix of {read:,} tokens was read"]))
             return _MESSAGES
         evidence.append(f"the hit ends at {read:,}, inside the messages")
-        return ("history_rewritten", "beyond_lookback", "no_breakpoint")
+        return _INSIDE
 
     def _floor(self, thread: Thread, evidence: list[str], read: int, smallest: int) -> None:
         again = " again" if thread.floor == read else ""
@@ -182,12 +219,31 @@ class UsageOnly:
                     )
 
 
+def _other_model(audited: Audited, latest: Audited, rules: Rules) -> None:
+    """Mark the first call of a conversation under another model: entries belong to one model."""
+    end, total, read = endpoint(latest), _total(audited), audited.call.usage.read_tokens
+    if read or not end or not audited.call.model or not latest.call.model or total < CONTINUES * end:
+        return
+    evidence = [
+        f"model {latest.call.model} in {_row(latest)}, {audited.call.model} here; entries belong to one model",
+        "that it goes on with the same conversation is taken from its size: bodies were not recorded",
+    ]
+    rule = rules.values.get("invalidates_model")
+    finding = Finding("model_changed", "likely", evidence, min(end, total), rule, parameter="model")
+    audited.verdict, audited.diagnosis = "miss", Diagnosis(finding, reference=latest.index)
+
+
 def _before(audited: Audited, thread: Thread) -> Audited | None:
-    """The latest call of the thread that had ended when this one started (a sibling in flight is no predecessor)."""
+    """The latest call of the thread that had ended when this one started (a sibling in flight is no predecessor).
+
+    Calls that left nothing cached (side questions, refused prefixes) are passed over.
+    """
     if audited.call.started_at is None:
         return None
     for call in reversed(thread.calls):
-        if (call.call.ended_at or call.at) <= audited.at and call.at < audited.at:
+        if call.call.started_at is None:
+            continue
+        if (call.call.ended_at or call.at) <= audited.at and call.at < audited.at and endpoint(call) != 0:
             return call
     return None
 
@@ -197,6 +253,8 @@ def _lost(audited: Audited, before: Audited, read: int) -> int | None:
     end = endpoint(before)
     if end is None:
         return None
+    if _total(audited) < CONTINUES * end:
+        return 0
     lost = min(end, _total(audited)) - read
     tolerated = ROUNDING_TOKENS if audited.call.usage.write_tokens is None else 0
     return lost if lost > tolerated else 0

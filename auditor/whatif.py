@@ -5,13 +5,15 @@ two replays (as sent, and rewritten), added to the bill as recorded; a call whos
 no saving and gets none.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from operator import is_
 from typing import Protocol
 
 from auditor.audit import Audit
-from auditor.money import Bill, Money
+from auditor.gather import no_cycles
+from auditor.money import Bill, Money, Tally
 from auditor.records import Audited, Diagnosis
 from auditor.replay import Charge, Sent, Simulator, idle
 
@@ -98,11 +100,13 @@ def run(trial: Trial, policies: Sequence[Policy], name: str) -> WhatIf:
         after = policy.rewrite(after, trial)
     changed, added = _changes(trial, after)
     total = trial.money.total
-    saving = Bill()
+    tally = Tally()
     for index, bill in changed.items():
-        saving = saving + trial.money.recorded(trial.audit.calls[index]) - bill
+        tally.add(trial.money.recorded(trial.audit.calls[index]))
+        tally.add(bill, -1)
     for bill in added:
-        saving = saving - bill
+        tally.add(bill, -1)
+    saving = tally.bill()
     risks = [policy.quality_risk for policy in policies if policy.quality_risk]
     return WhatIf(
         policy=name,
@@ -120,15 +124,18 @@ def _changes(trial: Trial, after: list[Sent]) -> tuple[dict[int, Bill], list[Bil
     """Bills of the calls that the rewritten trace changes, and of those it adds."""
     changed: dict[int, Bill] = {}
     added: list[Bill] = []
+    if len(after) == len(trial.requests) and all(map(is_, after, trial.requests)):
+        return changed, added  # nothing was rewritten, so nothing can be billed otherwise
     for sent, charge in trial.simulator.run(after):
         if sent.call is None:
             added.append(trial.money.predicted(sent, charge))
             continue
         audited = trial.audit.calls[sent.call]
-        if charge == _charge(audited):
+        base = _charge(audited)
+        if charge == base:
             continue
-        bill = shifted(trial.money, audited, sent, charge)
-        if audited.agrees is False and bill.equivalents < trial.money.recorded(audited).equivalents:
+        bill = trial.money.moved(audited, base, sent, charge)
+        if audited.agrees is not True and bill.equivalents < trial.money.recorded(audited).equivalents:
             continue
         changed[sent.call] = bill
     return changed, added
@@ -140,22 +147,17 @@ def _charge(audited: Audited) -> Charge:
     return one.read_tokens, one.write_5m_tokens, one.write_1h_tokens, one.uncached_tokens
 
 
-def shifted(money: Money, audited: Audited, sent: Sent, charge: Charge) -> Bill:
-    """The recorded bill of a call, moved by the difference of two predictions."""
-    assert audited.prompt is not None
-    base = Sent(audited.prompt, audited.at, audited.readable_at, audited.index)
-    return money.recorded(audited) + money.predicted(sent, charge) - money.predicted(base, _charge(audited))
-
-
-Choose = Callable[[Sequence[Policy]], WhatIf]
-
-
 def table(trial: Trial, policies: Sequence[Policy], *, budget: int) -> list[WhatIf]:
     """Each policy alone, the cheapest subset of all of them, and last `all`: one fix for each diagnosed cause.
 
     `budget` bounds the work of the subset search in replayed requests; beyond it the search is left out and said so.
     Also fills each diagnosis with the money its own policy would have saved.
     """
+    with no_cycles():
+        return _table(trial, policies, budget)
+
+
+def _table(trial: Trial, policies: Sequence[Policy], budget: int) -> list[WhatIf]:
     rows = []
     for policy in policies:
         fixed = trial.diagnosed(policy)

@@ -6,7 +6,7 @@ and change no digest. Blocks and prefixes are interned, so that a block sent a t
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -63,16 +63,20 @@ digest = xxh3_128_digest
 class Run(NamedTuple):
     """Consecutive blocks of one prompt (the head, or one message), held once however often they are sent.
 
-    `marks` are the markers on them as (offset, lifetime); `key` identifies blocks and markers. `paths` are known for
-    the head only: those of a message depend on its number.
+    `marks` are the markers on them as (offset, lifetime). `paths` are known for the head only: those of a message
+    depend on its number and on `count`, which is -1 for a content that is one text.
     """
 
-    key: bytes
     blocks: tuple[Block, ...]
     marks: tuple[tuple[int, Ttl], ...]
     paths: tuple[str, ...]
+    count: int
     image: bool
     citations: bool
+
+
+Step = tuple[Run, tuple[bytes, ...]]
+"""A run behind a certain prefix, and the identities of that prefix extended by each of its blocks."""
 
 
 class Interner:
@@ -82,56 +86,74 @@ class Interner:
         self._estimate = estimate
         self._blocks: dict[bytes, Block] = {}
         self._runs: dict[bytes, Run] = {}
-        self._chain: dict[bytes, tuple[bytes, ...]] = {}
+        self._steps: dict[bytes, Step] = {}
         self._params: dict[bytes, tuple[tuple[str, str], ...]] = {}
 
-    def head(self, body: JsonObject, tokens: Mapping[str, int]) -> Run:
+    def head(self, body: JsonObject, tokens: Mapping[str, int]) -> Step:
         """Tools and system of a body."""
-        key = digest(b"head" + dump([body.get("tools"), body.get("system")]))
-        known = self._runs.get(key)
-        return known or self._run(key, anthropic.head_parts(body), tokens)
+        raw = dump([body.get("tools"), body.get("system")])
+        key = digest(b"head" + raw)
+        known = self._steps.get(key)
+        if known is None:
+            run = self._run(anthropic.head_parts(body), raw, tokens, 0)
+            known = self._steps[key] = run, _links(_ROOT, run)
+        return known
 
-    def message(self, message: Any, index: int, tokens: Mapping[str, int]) -> Run:
-        """The blocks of message `index`."""
-        key = digest(dump(message))
-        known = self._runs.get(key)
-        return known or self._run(key, anthropic.message_parts(message, index), tokens)
+    def message(self, prefix: bytes, message: Any, index: int, tokens: Mapping[str, int]) -> Step:
+        """The blocks of message `index` behind the prefix with the identity `prefix`."""
+        raw = dump(message)
+        name = digest(raw)
+        # Long conversations repeat their messages in every call, so this one look-up is nearly all that they cost.
+        known = self._steps.get(prefix + name)
+        if known is None:
+            run = self._runs.get(name)
+            if run is None:
+                whole = isinstance(message, dict) and isinstance(message.get("content"), str)
+                parts = anthropic.message_parts(message, index)
+                run = self._runs[name] = self._run(parts, raw, tokens, -1 if whole else None)
+            known = self._steps[prefix + name] = run, _links(prefix, run)
+        return known
 
-    def _run(self, key: bytes, parts: Iterable[anthropic.Part], tokens: Mapping[str, int]) -> Run:
+    def _run(
+        self, parts: Iterable[anthropic.Part], text: bytes, tokens: Mapping[str, int], count: int | None
+    ) -> Run:
+        """`text` is the JSON text that holds all parts: what it does not hold is not looked for in each of them."""
+        rare = _Rare(text)
         paths, blocks, marks = [], [], []
         for offset, part in enumerate(parts):
-            block, mark = self._block(part, tokens.get(part.path))
+            block, mark = self._block(part, tokens.get(part.path), rare)
             blocks.append(block)
             if mark is not None:
                 marks.append((offset, mark))
             if part.level < Level.MESSAGES:
                 paths.append(part.path)
-        image, citations = any(block.image for block in blocks), any(block.citations for block in blocks)
-        run = self._runs[key] = Run(key, tuple(blocks), tuple(marks), tuple(paths), image, citations)
-        return run
+        image = rare.image and any(block.image for block in blocks)
+        citations = rare.citations and any(block.citations for block in blocks)
+        count = len(blocks) if count is None else count
+        return Run(tuple(blocks), tuple(marks), tuple(paths), count, image, citations)
 
-    def _block(self, part: anthropic.Part, recorded: int | None) -> tuple[Block, Ttl | None]:
+    def _block(self, part: anthropic.Part, recorded: int | None, rare: "_Rare") -> tuple[Block, Ttl | None]:
         """The block of one part, and the lifetime its marker asks for (`None`: unmarked)."""
         value, mark = part.value, None
         raw = dump(value)
-        if _MARKER in raw:
+        if rare.marker and _MARKER in raw:
             value, mark = anthropic.strip_marks(value)
             raw = dump(value)
-        wire = digest(_LEVEL_TAGS[part.level] + part.role.encode(errors="replace") + b"\0" + raw)
+        wire = digest(_tag(part.level, part.role) + raw)
         block = self._blocks.get(wire)
         if block is None:
-            block = self._blocks[wire] = self._new_block(part, value, raw, wire, recorded)
+            block = self._blocks[wire] = self._new_block(part, value, raw, wire, recorded, rare)
         return block, mark
 
     def _new_block(
-        self, part: anthropic.Part, value: JsonObject, raw: bytes, wire: bytes, recorded: int | None
+        self, part: anthropic.Part, value: JsonObject, raw: bytes, wire: bytes, recorded: int | None, rare: "_Rare"
     ) -> Block:
         kind = "tool" if part.path.startswith("/tools/") else value.get("type")
         if kind == "text" and value.get("text") == "":
             kind = "empty_text"
         weight = recorded
         if weight is None:
-            weight = MEDIA_TOKENS if _BASE64 in raw else self._estimate(raw)
+            weight = MEDIA_TOKENS if rare.base64 and _BASE64 in raw else self._estimate(raw)
         return Block(
             wire=wire,
             meaning=digest(dump_sorted(_normalised(value))),
@@ -140,21 +162,9 @@ class Interner:
             role=sys.intern(part.role),
             size=len(raw),
             weight=weight,
-            image=_IMAGE in raw,
-            citations=_CITATIONS in raw,
+            image=rare.image and _IMAGE in raw,
+            citations=rare.citations and _CITATIONS in raw,
         )
-
-    def extend(self, prefix: bytes, run: Run) -> tuple[bytes, ...]:
-        """Identities of the prefix `prefix` followed by each block of a run."""
-        key = prefix + run.key
-        known = self._chain.get(key)
-        if known is None:
-            links, link = [], prefix
-            for block in run.blocks:
-                link = digest(link + block.wire)
-                links.append(link)
-            known = self._chain[key] = tuple(links)
-        return known
 
     def params(self, found: dict[str, Any]) -> tuple[tuple[str, str], ...]:
         """Parameters as sorted (name, JSON text) pairs, one tuple for all calls that share them."""
@@ -164,6 +174,33 @@ class Interner:
             known = tuple((name, dump_sorted(found[name]).decode(errors="replace")) for name in sorted(found))
             self._params[key] = known
         return known
+
+
+class _Rare:
+    """Which of the things that few blocks have may be in a text at all."""
+
+    __slots__ = ("base64", "citations", "image", "marker")
+
+    def __init__(self, text: bytes) -> None:
+        self.marker = _MARKER in text
+        self.image = _IMAGE in text
+        self.citations = _CITATIONS in text
+        self.base64 = _BASE64 in text
+
+
+def _links(prefix: bytes, run: Run) -> tuple[bytes, ...]:
+    """Identities of the prefix `prefix` followed by each block of a run."""
+    links = []
+    for block in run.blocks:
+        prefix = digest(prefix + block.wire)
+        links.append(prefix)
+    return tuple(links)
+
+
+@lru_cache(maxsize=4096)
+def _tag(level: Level, role: str) -> bytes:
+    """What tells equal texts of different levels and roles apart."""
+    return _LEVEL_TAGS[level] + role.encode(errors="replace") + b"\0"
 
 
 def _normalised(value: JsonObject) -> JsonObject:
@@ -183,16 +220,16 @@ def canonical(call: Call, interner: Interner) -> Prompt | None:
     if body is None or not anthropic.is_request(body) or call.api in ("chat", "responses"):
         return None
     tokens = call.tokens or {}
-    head = interner.head(body, tokens)
+    head, links = interner.head(body, tokens)
     blocks, paths, image, citations = list(head.blocks), list(head.paths), head.image, head.citations
     marks = [Mark(offset, ttl) for offset, ttl in head.marks]
-    chain = list(interner.extend(_ROOT, head))
+    chain = list(links)
     for index, message in enumerate(anthropic.messages(body)):
-        run = interner.message(message, index, tokens)
+        run, links = interner.message(chain[-1] if chain else _ROOT, message, index, tokens)
         if run.marks:
             marks += [Mark(len(blocks) + offset, ttl) for offset, ttl in run.marks]
-        paths += _message_paths(index, -1 if isinstance(message.get("content"), str) else len(run.blocks))
-        chain += interner.extend(chain[-1] if chain else _ROOT, run)
+        paths += _message_paths(index, run.count)
+        chain += links
         blocks += run.blocks
         image, citations = image or run.image, citations or run.citations
     return Prompt(
@@ -206,8 +243,18 @@ def canonical(call: Call, interner: Interner) -> Prompt | None:
         marks=tuple(marks),
         automatic=anthropic.mark_of(body.get("cache_control")),
         params=interner.params(_parameters(call, body, image, citations)),
-        ends=cumulated(tokens[path] for path in paths) if tokens and all(path in tokens for path in paths) else (),
+        ends=_counted(tokens, paths),
     )
+
+
+def _counted(tokens: Mapping[str, int], paths: list[str]) -> Sequence[int]:
+    """Cumulative token counts where all of them were recorded, else nothing."""
+    if not tokens:
+        return ()
+    try:
+        return cumulated(map(tokens.__getitem__, paths))
+    except KeyError:
+        return ()
 
 
 @lru_cache(maxsize=65536)

@@ -35,14 +35,19 @@ Change: TypeAlias = Literal[
 ]
 SHORT = 80
 _CONTEXT = 64
+# A bare HH:MM may be a line range or a score; one that differs between two requests in this very place is a clock.
+_CLOCK = re.compile(r"(?<![\w:.])(?:[01]?\d|2[0-3]):[0-5]\d(?![\w:.]*\d)")
 _PATH_LIKE = re.compile(r"[\w.-]+/[\w./-]+|[\w-]+\.[A-Za-z]{1,5}\b")
 
 
 class Values(Sequence[JsonObject]):
-    """Values of a body's blocks, markers removed when one is asked for."""
+    """Values of a body's blocks at `paths`, markers removed when one is asked for."""
 
-    def __init__(self, body: JsonObject) -> None:
+    def __init__(self, body: JsonObject, paths: Sequence[str]) -> None:
         self._parts = list(anthropic.parts(body))
+        if len(self._parts) != len(paths):
+            kept = set(paths)
+            self._parts = [part for part in self._parts if part.path in kept]
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -89,8 +94,11 @@ class Divergence:
 
 
 def side(prompt: Prompt, body: JsonObject) -> Side:
-    """A prompt together with its block values, taken from the body it was made of."""
-    return Side(prompt, Values(body))
+    """A prompt together with its block values, taken from the body it was made of.
+
+    The prompt may lack blocks of the body, which the provider leaves out.
+    """
+    return Side(prompt, Values(body, prompt.paths))
 
 
 def common_blocks(before: Prompt, after: Prompt) -> int:
@@ -169,7 +177,8 @@ def _whole_block(
     moved_to: int | None = None,
 ) -> Divergence:
     """A change of whole blocks: the texts shown are the blocks that stand at the place."""
-    holder = before if index >= len(after.prompt.blocks) else after
+    gone = change in ("removed", "thinking_stripped")
+    holder = before if gone or index >= len(after.prompt.blocks) else after
     return Divergence(
         change=change,
         level=holder.prompt.blocks[index].level,
@@ -311,7 +320,8 @@ def _volatile(text: str, start: int, stop: int) -> Change | None:
             if kind == "date_or_clock":
                 return "date_or_clock"
             return "relative_time" if kind == "relative_time" else "identifier"
-    return None
+    clocks = _CLOCK.finditer(text, left, stop + _CONTEXT)
+    return "date_or_clock" if any(c.start() <= start and c.end() >= stop and start < stop for c in clocks) else None
 
 
 def _value_change(block: Block, old: Any, new: Any) -> Change:

@@ -9,10 +9,13 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
-from typing import NamedTuple, Protocol
+from operator import attrgetter
+from typing import Literal, NamedTuple, Protocol
 
 from localmodel.rules.types import Breakpoint, CacheState, Engaged, Entry, EntryKey, Outcome, Rules
-from traces.schema import Prompt
+from traces.schema import Prompt, Ttl
+
+_kind = attrgetter("kind")
 
 Salts = tuple[bytes, bytes, bytes]
 
@@ -109,7 +112,7 @@ def salts_of(scope: str, model: str, params: tuple[tuple[str, str], ...], rules:
 def breakpoints(prompt: Prompt, rules: Rules) -> tuple[list[Breakpoint], tuple[str, ...]]:
     """Breakpoints in prompt order, and why the provider would refuse the request (empty: it would not)."""
     kinds = prompt.blocks
-    points = [Breakpoint(m.index, m.ttl) for m in prompt.marks if kinds[m.index].kind not in rules.cannot_mark]
+    points = [_breakpoint(m.index, m.ttl) for m in prompt.marks if kinds[m.index].kind not in rules.cannot_mark]
     rejected: list[str] = []
     if prompt.automatic and rules.automatic:
         _add_automatic(prompt, rules, points, rejected)
@@ -121,13 +124,19 @@ def breakpoints(prompt: Prompt, rules: Rules) -> tuple[list[Breakpoint], tuple[s
             rejected.append("a 1h breakpoint follows a 5m one")
             break
         seen_short = seen_short or point.ttl == "5m"
-    if points and rules.implicit_kinds:
+    # Asked of all blocks at once: nearly no request has such a block, and every request is asked.
+    if points and not rules.implicit_kinds.isdisjoint(map(_kind, kinds)):
         taken = {point.index for point in points}
         added = [i for i, block in enumerate(kinds) if block.kind in rules.implicit_kinds and i not in taken]
-        if added:
-            points += [Breakpoint(index, rules.implicit_ttl, "implicit") for index in added]
-            points.sort(key=lambda point: point.index)
+        points += [_breakpoint(index, rules.implicit_ttl, "implicit") for index in added]
+        points.sort(key=lambda point: point.index)
     return points, tuple(rejected)
+
+
+@lru_cache(maxsize=4096)
+def _breakpoint(index: int, ttl: Ttl, origin: Literal["explicit", "automatic", "implicit"] = "explicit") -> Breakpoint:
+    """One object for all breakpoints of a kind at an index: a long trace keeps those of each of its calls."""
+    return Breakpoint(index, ttl, origin)
 
 
 def _add_automatic(prompt: Prompt, rules: Rules, points: list[Breakpoint], rejected: list[str]) -> None:
@@ -139,7 +148,7 @@ def _add_automatic(prompt: Prompt, rules: Rules, points: list[Breakpoint], rejec
         if same.ttl != prompt.automatic:
             rejected.append("the automatic breakpoint and the last block's own differ in TTL")
         return
-    points.append(Breakpoint(target, prompt.automatic, "automatic"))
+    points.append(_breakpoint(target, prompt.automatic, "automatic"))
 
 
 def _markable(prompt: Prompt, index: int, rules: Rules) -> bool:
@@ -221,7 +230,9 @@ def bill(plan: Plan, hit: int) -> tuple[int, int, int, int]:
     hour, C - B for five minutes, the rest is plain input.
     """
     ends, eligible = plan.prompt.ends, plan.eligible
-    read = ends[hit] if hit >= 0 else 0
-    top_of_hour = max([read, *(ends[point.index] for point in eligible if point.ttl == "1h")])
-    top = max(top_of_hour, ends[eligible[-1].index] if eligible else 0)
+    read = top_of_hour = ends[hit] if hit >= 0 else 0
+    for point in eligible:
+        if point.ttl == "1h":
+            top_of_hour = max(top_of_hour, ends[point.index])
+    top = max(top_of_hour, ends[eligible[-1].index]) if eligible else top_of_hour
     return read, top - top_of_hour, top_of_hour - read, plan.prompt.total - top

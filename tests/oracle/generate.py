@@ -180,7 +180,9 @@ class Layout:
 
     def marks(self, talk: Talk, last_tail: str | None) -> tuple[dict[str, str], str | None]:
         places = markable(talk)
-        picks = [place for place in places if place.startswith("/system")][-1:]
+        # The tools are marked too: sub-agents share them with the main agent, but not its system prompt.
+        picks = [place for place in places if place.startswith("/tools")][-1:]
+        picks += [place for place in places if place.startswith("/system")][-1:]
         picks += [last_tail] if self.keep_last_tail and last_tail else []
         picks += [] if self.automatic else places[-1:]
         marks = {place: lifetime(self.style, place, last=True) for place in picks}
@@ -223,7 +225,7 @@ def healthy_start(maker: Maker, agent: str, kind: str, parent: Talk | None = Non
     first = (maker.text(), maker.image()) if rng.random() < 0.2 else (maker.text(),)
     params = (("thinking", {"type": "enabled", "budget_tokens": 1024}),) if rng.random() < 0.3 else ()
     name = parent.agent if parent else None
-    system = (maker.text(maker.size() * 3),)
+    system = (maker.role(maker.size() * 3),)
     return Talk(agent, name, kind, model, "key-1", "api.anthropic.com", tools, system, (("user", first),), params)
 
 

@@ -79,6 +79,11 @@ class Maker:
     def text(self, tokens: int | None = None, plain: bool = False) -> Piece:
         return Piece({"type": "text", "text": self.name("text")}, self.size() if tokens is None else tokens, plain)
 
+    def role(self, tokens: int) -> Piece:
+        """A system text that is no edit of another one: agents with nearly the same one could share most of it."""
+        words = ["".join(self.rng.choices("abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(12)]
+        return Piece({"type": "text", "text": " ".join(words)}, tokens)
+
     def thinking(self) -> Piece:
         block = {"type": "thinking", "thinking": self.name("thought"), "signature": self.name("sig")}
         hidden = {"type": "redacted_thinking", "data": self.name("hidden")}
