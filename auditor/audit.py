@@ -4,6 +4,7 @@ Each call is canonicalised and loses its body as it streams in; then, in time or
 compared with its bill and, if tokens were lost, diagnosed (bodies of the two calls concerned are read again).
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -16,8 +17,9 @@ from auditor.replay import predict, readable_from, slack_of, start_of
 from auditor.usage_only import UsageOnly
 from localmodel.rules.load import Ruleset
 from localmodel.rules.types import CacheState
-from traces.schema import Call
+from traces.schema import Call, Prompt
 from traces.tokens import Meter
+from traces.wire.anthropic import PROVIDERS
 
 
 @dataclass(slots=True)
@@ -48,8 +50,11 @@ def _audited(calls: Iterable[Call], result: Audit, body_of: BodyOf, progress: Pr
     gathered.sort(key=lambda one: start_of(one[0]))
     history, usage_only = History(), UsageOnly()
     state, meter = CacheState(), Meter()
+    result.warnings += _ungoverned(gathered, ruleset)
     for index, (call, prompt) in enumerate(gathered):
         at = start_of(call)
+        if not governs(ruleset, call):
+            prompt = None
         rules = ruleset.at(call.model or "", prompt.platform if prompt else "claude_api", call.started_at)
         audited = Audited(index, call, prompt, at, readable_from(call, rules.readable_fallback_s))
         state = _take(audited, state, ruleset, meter, history, usage_only, body_of)
@@ -58,6 +63,21 @@ def _audited(calls: Iterable[Call], result: Audit, body_of: BodyOf, progress: Pr
             progress("auditing", index, len(gathered))
     usage_only.finish()
     return result
+
+
+def governs(ruleset: Ruleset, call: Call) -> bool:
+    """Whether the ruleset is about the provider of a call; others' calls are judged by their usage alone."""
+    provider = call.provider.lower()
+    return provider == ruleset.provider or (ruleset.provider == "anthropic" and provider in PROVIDERS)
+
+
+def _ungoverned(gathered: list[tuple[Call, Prompt | None]], ruleset: Ruleset) -> list[str]:
+    counts = Counter(call.provider for call, _ in gathered if not governs(ruleset, call))
+    return [
+        f"provider {provider!r}: {count:,} calls are judged by their usage alone, the rules are those of "
+        f"{ruleset.provider}; name others with --rules"
+        for provider, count in counts.items()
+    ]
 
 
 def _take(
@@ -74,8 +94,9 @@ def _take(
     if call.failed:
         audited.verdict, audited.note = "unknown", f"failed with status {call.status}: not a cache result"
     elif outcome is None or audited.prompt is None:
-        rules = ruleset.at(call.model or "", "claude_api", None if call.clock == "relative" else call.started_at)
-        usage_only.take(audited, rules)
+        moment = None if call.clock == "relative" else call.started_at
+        known = governs(ruleset, call)
+        usage_only.take(audited, ruleset.at(call.model or "", "claude_api", moment) if known else None)
     else:
         previous = history.previous(audited.prompt, call.trace, call.agent, call.parent)
         audited.previous = None if previous is None else previous.index

@@ -66,7 +66,7 @@ class View:
 
 def view(body: JsonObject, ruleset: DatedRules, moment: datetime | None, platform: str) -> View:
     """Take a body apart. Raises `MalformedRow` for a shape that no Messages request has."""
-    if not anthropic.is_request(body):
+    if not anthropic.is_request(body, "anthropic", None):
         raise MalformedRow("messages is not a list; a Messages request has a list of messages")
     model = body.get("model")
     model = model if isinstance(model, str) else ""

@@ -11,7 +11,7 @@ from auditor.pricing import PriceList, PriceRow, Reason, cost, equivalents, rate
 from auditor.records import Audited
 from auditor.replay import Charge, Sent
 from localmodel.rules.types import Rates
-from traces.schema import Prompt, Ttl
+from traces.schema import Prompt, Ttl, Usage
 
 _ZERO = Decimal(0)
 
@@ -103,7 +103,7 @@ class Money:
     def __init__(self, calls: list[Audited], prices: PriceList) -> None:
         self._prices = prices
         self._recorded: dict[int, Bill] = {}
-        self._whole: dict[int, Whole] = {}
+        self._reasons: dict[int, tuple[Reason, ...]] = {}
         self._flat: dict[int, _Prices] = {}
         self._tiers: dict[tuple[int, int], _Prices] = {}
         self._single: dict[tuple[str, str], PriceRow | None] = {}
@@ -138,20 +138,23 @@ class Money:
 
     def _input_usd(self, audited: Audited, row: PriceRow | None) -> Decimal | None:
         """Only the input side is compared between policies; output is the same under each."""
-        whole, usage = self.whole(audited), audited.call.usage
-        if whole is None or row is None:
+        if row is None:
             return None
-        price = at(row.output, usage.input_tokens or 0)
-        return whole.usd - (usage.output_tokens or 0) * (price or _ZERO) / MILLION
+        paid = cost(audited.call.usage, row, tier=tier_of(audited))
+        if paid.partial:
+            self._reasons[audited.index] = paid.reasons
+        return paid.usd - _output_usd(audited.call.usage, row)
 
     def whole(self, audited: Audited) -> Whole | None:
         """What a call cost, input and output; `None` where its input or its model's price is unknown."""
-        known = self._whole.get(audited.index)
-        row = self.row(audited)
-        if known is None and row is not None and audited.call.usage.input_tokens is not None:
-            paid = cost(audited.call.usage, row, tier=tier_of(audited))
-            known = self._whole[audited.index] = Whole(paid.usd, paid.reasons if paid.partial else ())
-        return known
+        row, usage = self.row(audited), audited.call.usage
+        if row is None or usage.input_tokens is None:
+            return None
+        known = self.recorded(audited)
+        if usage.read_tokens is not None and known.usd is not None and not audited.call.failed:
+            return Whole(known.usd + _output_usd(usage, row), self._reasons.get(audited.index, ()))
+        paid = cost(usage, row, tier=tier_of(audited))
+        return Whole(paid.usd, paid.reasons if paid.partial else ())
 
     def row(self, audited: Audited) -> PriceRow | None:
         """The price row in force for a call, `None` where its model is unpriced."""
@@ -217,6 +220,12 @@ class Money:
         rates = prices.rates
         worth = uncached + write_5m * rates.write_5m + write_1h * rates.write_1h + read * rates.read
         return worth, _dollars(charge, prices)
+
+
+def _output_usd(usage: Usage, row: PriceRow) -> Decimal:
+    """Dollars of the output in the length tier of the input; zero where either is unknown."""
+    price = at(row.output, usage.input_tokens or 0)
+    return (usage.output_tokens or 0) * (price or _ZERO) / MILLION
 
 
 def _dollars(charge: Charge, prices: _Prices) -> Decimal | None:

@@ -39,7 +39,7 @@ class _Policy:
 
     def fixes(self, audited: Audited, diagnosis: Diagnosis) -> bool:
         """By the diagnosis' main cause; changes of serialisation only have a remedy of their own."""
-        if diagnosis.primary.cause not in self.causes or not diagnosis.lost_tokens:
+        if diagnosis.primary.cause not in self.causes or not diagnosis.lost_tokens or audited.outcome is None:
             return False
         if self.parameter is not None and diagnosis.primary.parameter != self.parameter:
             return False

@@ -72,8 +72,8 @@ class UsageOnly:
         self._threads: dict[tuple[str, ...], Thread] = {}
         self._latest: dict[tuple[str, ...], Audited] = {}
 
-    def take(self, audited: Audited, rules: Rules) -> None:
-        """Set the verdict and diagnosis of one call and remember it."""
+    def take(self, audited: Audited, rules: Rules | None) -> None:
+        """Set the verdict and diagnosis of one call and remember it; `rules` are `None` where none are known for it."""
         call = audited.call
         key = (call.trace, call.agent, call.provider, call.host or "", call.model or "")
         thread, latest = self._threads.setdefault(key, Thread()), self._latest.get(key[:-1])
@@ -90,7 +90,7 @@ class UsageOnly:
             thread.calls.append(audited)
             self._latest[key[:-1]] = audited
 
-    def _judge(self, audited: Audited, thread: Thread, rules: Rules) -> None:
+    def _judge(self, audited: Audited, thread: Thread, rules: Rules | None) -> None:
         read, write = audited.call.usage.read_tokens or 0, audited.call.usage.write_tokens
         before = _before(audited, thread)
         audited.previous = before.index if before else None
@@ -110,9 +110,11 @@ class UsageOnly:
             if growth > 0:
                 thread.growths[growth] += 1
 
-    def _diagnose(self, audited: Audited, before: Audited, thread: Thread, rules: Rules, lost: int) -> Diagnosis:
+    def _diagnose(self, audited: Audited, before: Audited, thread: Thread, rules: Rules | None, lost: int) -> Diagnosis:
         read = audited.call.usage.read_tokens or 0
         gap = None if audited.call.started_at is None else (audited.at - before.at).total_seconds()
+        if rules is None:
+            return _without_rules(before, gap, lost)
         ttl, tier = _lifetime(before, rules)
         evidence: list[str] = []
         if gap is not None and gap >= ttl:
@@ -219,7 +221,7 @@ class UsageOnly:
                     )
 
 
-def _other_model(audited: Audited, latest: Audited, rules: Rules) -> None:
+def _other_model(audited: Audited, latest: Audited, rules: Rules | None) -> None:
     """Mark the first call of a conversation under another model: entries belong to one model."""
     end, total, read = endpoint(latest), _total(audited), audited.call.usage.read_tokens
     if read or not end or not audited.call.model or not latest.call.model or total < CONTINUES * end:
@@ -228,7 +230,7 @@ def _other_model(audited: Audited, latest: Audited, rules: Rules) -> None:
         f"model {latest.call.model} in {_row(latest)}, {audited.call.model} here; entries belong to one model",
         "that it goes on with the same conversation is taken from its size: bodies were not recorded",
     ]
-    rule = rules.values.get("invalidates_model")
+    rule = None if rules is None else rules.values.get("invalidates_model")
     finding = Finding("model_changed", "likely", evidence, min(end, total), rule, parameter="model")
     audited.verdict, audited.diagnosis = "miss", Diagnosis(finding, reference=latest.index)
 
@@ -258,6 +260,14 @@ def _lost(audited: Audited, before: Audited, read: int) -> int | None:
     lost = min(end, _total(audited)) - read
     tolerated = ROUNDING_TOKENS if audited.call.usage.write_tokens is None else 0
     return lost if lost > tolerated else 0
+
+
+def _without_rules(before: Audited, gap: float | None, lost: int) -> Diagnosis:
+    """A loss at a provider whose rules are not at hand: nothing can be excluded, not even expiry."""
+    evidence = [f"no rules are known for provider {before.call.provider!r}, so no cause can be told from numbers"]
+    if gap is not None:
+        evidence.insert(0, f"{seconds(gap)} since {_row(before)} started")
+    return Diagnosis(Finding("unknown", "possible", evidence, lost), reference=before.index)
 
 
 def _lifetime(before: Audited, rules: Rules) -> tuple[int, str]:

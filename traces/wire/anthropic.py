@@ -28,9 +28,17 @@ def _message_path(message: int, part: int) -> str:
     return f"/messages/{message}/content/{part}"
 
 
-def is_request(body: JsonObject) -> bool:
-    """Whether `body` has the shape of a Messages request."""
-    return isinstance(body.get("messages"), list)
+# Names under which recorders know those who serve this API.
+PROVIDERS = frozenset(
+    ("anthropic", "bedrock", "aws", "claude_platform_aws", "google_cloud", "vertex", "vertex_ai", "azure_foundry")
+)
+
+
+def is_request(body: JsonObject, provider: str, api: str | None) -> bool:
+    """Whether `body` is a Messages request; a Chat body has `messages` too, so who was asked decides."""
+    if not isinstance(body.get("messages"), list):
+        return False
+    return api == "messages" if api is not None else provider.lower() in PROVIDERS or "system" in body
 
 
 def parts(body: JsonObject) -> Iterator[Part]:
