@@ -77,6 +77,8 @@ def _cause(context: Context, before: Audited, still: list[int], level: Level, fi
 
 def _only_tail_left(old: Prompt, new: Prompt, index: int, last: int) -> bool:
     """Whether all that survives is the marked tail itself, at the new end: text that moves along with each request."""
+    if old.blocks[index].level < Level.MESSAGES or new.blocks[index].level < Level.MESSAGES:
+        return False
     tail = [block.meaning for block in old.blocks[index : last + 1]]
     return index + len(tail) < len(new.blocks) and [block.meaning for block in new.blocks[-len(tail) :]] == tail
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "lint": ("tui.commands.lint", "Check request bodies for cache mistakes before they are sent."),
     "rules": ("tui.commands.rules", "Show the providers' cache rules with status, date and source."),
     "prices": ("tui.commands.prices", "Show the dated prices of a model."),
+    "serve": ("tui.commands.serve", "Serve a model whose prompt cache behaves like a hosted API's."),
 }
 
 
@@ -60,6 +61,14 @@ class LazyGroup(click.Group):
             ctx.fail(f"No such command '{name}'." + (f" Did you mean '{near[0]}'?" if near else ""))
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. Where the reader of stdout went away (`| head`), there is nothing more to say."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # here, because click's own answer to it is exit code 1, which means findings
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing to flush at exit either
+            sys.exit(ExitCode.DONE)
+
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run, and turn every foreseen failure into one line on stderr and an exit code."""
         try:
@@ -67,10 +76,6 @@ class LazyGroup(click.Group):
         except KeyboardInterrupt:
             click.echo("stopped", err=True)
             sys.exit(ExitCode.STOPPED)
-        except BrokenPipeError:
-            # The reader of stdout went away (`| head`): nothing more to say, and nothing to flush at exit either.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(ExitCode.DONE)
 
 
 def fail(message: str, code: ExitCode) -> NoReturn:

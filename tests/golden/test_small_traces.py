@@ -119,3 +119,17 @@ def test_calls_that_start_together_cannot_read_each_other(audited: Callable[...,
     assert (found["cause"], found["status"], found["lost_tokens"]) == ("not_yet_readable", "established", 12_000)
     assert found["policy"] == "shared_endpoint_stagger"
     assert (waiter["verdict"], waiter["diagnosis"]) == ("hit", None)
+
+
+@pytest.mark.parametrize(
+    ("names", "change", "path"),
+    [(["a", "c", "b"], "inserted", "/tools/1"), (["b", "a"], "reordered", "/tools/0"), (["a"], "removed", "/tools/1")],
+)
+def test_tools_changed_without_a_new_message(
+    audited: Callable[..., list[Json]], names: list[str], change: str, path: str
+) -> None:
+    first = talk([text("From Ulm to Bonn.", mark=True)], tools=[tool("a"), tool("b")])
+    second = talk([text("From Ulm to Bonn.", mark=True)], tools=[tool(name) for name in names])
+    _, call = audited(row(1, "10:00:00", first, (0, 8000, 3)), row(2, "10:00:30", second, (0, 8000, 3)))
+    found = call["diagnosis"]
+    assert (found["cause"], found["change"], found["path"]) == ("tools_changed", change, path)

@@ -1,0 +1,99 @@
+"""Putting the server together and running it until it is told to stop."""
+
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from localmodel.server.app import application
+from localmodel.server.clock import monotonic_clock
+from localmodel.server.errors import BadSettings
+from localmodel.server.ledger import Ledger
+from localmodel.server.record import Recorder
+from localmodel.server.ruleset import ruleset
+from localmodel.server.scripted import ScriptedBackend, read_script
+from localmodel.server.service import Service
+from localmodel.server.settings import Limits, Settings
+
+KEEP_ALIVE_S = 75
+
+
+def build(settings: Settings, limits: Limits | None = None) -> Service:
+    """The service that `settings` ask for. Raises `BadSettings`, one line: option, fact, remedy."""
+    if settings.model != "scripted":
+        raise BadSettings(f"--model {settings.model}: not built yet; this version serves --model scripted only")
+    backend = ScriptedBackend(read_script(settings.script) if settings.script else None)
+    books = Ledger(ruleset(settings.rules, settings.sets), monotonic_clock())
+    recorder = Recorder(settings.record) if settings.record else None
+    return Service(settings, limits or Limits(), backend, books, recorder)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that already takes connections, so that the URL can be told before the first request."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(2048)
+    except OSError as error:
+        raise BadSettings(
+            f"--host {host} --port {port}: cannot listen: {error.strerror}; choose another port"
+        ) from None
+    return found
+
+
+def url_of(found: socket.socket) -> str:
+    """The base URL of a listening socket."""
+    host, port = found.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+class Server(uvicorn.Server):
+    """uvicorn, which tells the service when it begins to stop; `should_exit` stops it."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more requests and wait for the open ones."""
+        self._service.stop()
+        await super().shutdown(sockets)
+
+
+def server(service: Service, ready: Callable[[], None]) -> Server:
+    """The HTTP server for `service`; `ready` is called once it takes requests."""
+    return Server(
+        uvicorn.Config(
+            application(service, ready),
+            http="h11",
+            ws="none",
+            lifespan="on",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            # Longer than the service's own grace, so that only what hangs is cut off.
+            timeout_graceful_shutdown=int(service.limits.grace_s) + 5,
+        ),
+        service,
+    )
+
+
+def run(settings: Settings, announce: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; open replies get a few seconds. `announce` is told the URL when it is ready."""
+    # uvicorn stops gracefully on these and then raises them again: by then the work is done, and done well.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stopped)
+    service = build(settings)
+    found = listen(settings.host, settings.port)
+    server(service, lambda: announce(url_of(found))).run(sockets=[found])
+
+
+def _stopped(number: int, frame: FrameType | None) -> None:
+    sys.exit(0)
