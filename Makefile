@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 PYTHONS := python3.13 python3.12 python3.11 python3
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
+SESSIONS := 2000
+REPEAT := 3
+
 .DEFAULT_GOAL := help
 .PHONY: help audit test check bench golden docs seed clean
 
@@ -24,8 +27,8 @@ check: $(VENV)/.dev ## lint, format, types, import contracts, architecture
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest -q tests/architecture
 
-bench: $(VENV)/.dev ## run the benchmarks alone, with their figures
-	@$(BIN)/python -m pytest -s tests/bench
+bench: $(VENV)/.dev ## calls/s and MiB of a large audit; make bench SESSIONS=60 REPEAT=1 for a small one
+	@$(BIN)/python tests/bench/bench.py --sessions $(SESSIONS) --repeat $(REPEAT)
 
 golden: $(VENV)/.dev ## write the golden files anew; read them in the diff
 	@$(BIN)/python -m pytest tests/golden --golden-update

@@ -16,7 +16,7 @@ from auditor.records import Audited, Diagnosis, Finding
 from auditor.replay import predict, readable_from, slack_of, start_of
 from auditor.usage_only import UsageOnly
 from localmodel.rules.load import Ruleset
-from localmodel.rules.types import CacheState
+from localmodel.rules.types import CacheState, Outcome
 from traces.schema import Call, Prompt
 from traces.tokens import Meter
 from traces.wire.anthropic import PROVIDERS
@@ -45,34 +45,26 @@ def audit(
 
 
 def _audited(calls: Iterable[Call], result: Audit, body_of: BodyOf, progress: Progress | None) -> Audit:
-    ruleset = result.ruleset
     gathered = gather(calls, result.warnings, progress)
     gathered.sort(key=lambda one: start_of(one[0]))
-    history, usage_only = History(), UsageOnly()
-    state, meter = CacheState(), Meter()
-    result.warnings += _ungoverned(gathered, ruleset)
+    result.warnings += _ungoverned(gathered, result.ruleset)
+    fold = _Fold(result.ruleset, body_of)
     for index, (call, prompt) in enumerate(gathered):
-        at = start_of(call)
-        if not governs(ruleset, call):
-            prompt = None
-        rules = ruleset.at(call.model or "", prompt.platform if prompt else "claude_api", call.started_at)
-        audited = Audited(index, call, prompt, at, readable_from(call, rules.readable_fallback_s))
-        state = _take(audited, state, ruleset, meter, history, usage_only, body_of)
-        result.calls.append(audited)
+        result.calls.append(fold.take(index, call, prompt))
         if progress is not None and index % EVERY == 0:
             progress("auditing", index, len(gathered))
-    usage_only.finish()
+    fold.usage_only.finish()
     return result
 
 
-def governs(ruleset: Ruleset, call: Call) -> bool:
+def _governs(ruleset: Ruleset, call: Call) -> bool:
     """Whether the ruleset is about the provider of a call; others' calls are judged by their usage alone."""
     provider = call.provider.lower()
     return provider == ruleset.provider or (ruleset.provider == "anthropic" and provider in PROVIDERS)
 
 
 def _ungoverned(gathered: list[tuple[Call, Prompt | None]], ruleset: Ruleset) -> list[str]:
-    counts = Counter(call.provider for call, _ in gathered if not governs(ruleset, call))
+    counts = Counter(call.provider for call, _ in gathered if not _governs(ruleset, call))
     return [
         f"provider {provider!r}: {count:,} calls are judged by their usage alone, the rules are those of "
         f"{ruleset.provider}; name others with --rules"
@@ -80,35 +72,45 @@ def _ungoverned(gathered: list[tuple[Call, Prompt | None]], ruleset: Ruleset) ->
     ]
 
 
-def _take(
-    audited: Audited,
-    state: CacheState,
-    ruleset: Ruleset,
-    meter: Meter,
-    history: History,
-    usage_only: UsageOnly,
-    body_of: BodyOf,
-) -> CacheState:
-    call = audited.call
-    after, outcome = predict(state, audited, ruleset, meter)
-    if call.failed:
-        audited.verdict, audited.note = "unknown", f"failed with status {call.status}: not a cache result"
-    elif outcome is None or audited.prompt is None:
-        moment = None if call.clock == "relative" else call.started_at
-        known = governs(ruleset, call)
-        usage_only.take(audited, ruleset.at(call.model or "", "claude_api", moment) if known else None)
-    else:
-        previous = history.previous(audited.prompt, call.trace, call.agent, call.parent)
+@dataclass(slots=True)
+class _Fold:
+    """What the calls so far have left behind, carried from call to call in time order."""
+
+    ruleset: Ruleset
+    body_of: BodyOf
+    state: CacheState = field(default_factory=CacheState)
+    meter: Meter = field(default_factory=Meter)
+    history: History = field(default_factory=History)
+    usage_only: UsageOnly = field(default_factory=UsageOnly)
+
+    def take(self, index: int, call: Call, prompt: Prompt | None) -> Audited:
+        """Measure, predict and judge one call, then count it among the earlier ones."""
+        governed = _governs(self.ruleset, call)
+        prompt = prompt if governed else None
+        rules = self.ruleset.at(call.model or "", prompt.platform if prompt else "claude_api", call.started_at)
+        audited = Audited(index, call, prompt, start_of(call), readable_from(call, rules.readable_fallback_s))
+        before = self.state
+        self.state, outcome = predict(before, audited, self.ruleset, self.meter)
+        if call.failed:
+            audited.note = f"failed with status {call.status}: not a cache result"
+        elif outcome is None or audited.prompt is None:
+            moment = None if call.clock == "relative" else call.started_at
+            self.usage_only.take(audited, self.ruleset.at(call.model or "", "claude_api", moment) if governed else None)
+        else:
+            self._diagnose(audited, audited.prompt, outcome, before)
+        self.history.add(audited)
+        return audited
+
+    def _diagnose(self, audited: Audited, prompt: Prompt, outcome: Outcome, before: CacheState) -> None:
+        call, history = audited.call, self.history
+        previous = history.previous(prompt, call.trace, call.agent, call.parent)
         audited.previous = None if previous is None else previous.index
         if call.usage.read_tokens is None:
             audited.note = "cached tokens not reported: neither a hit nor a miss"
-        else:
-            read, slack = call.usage.read_tokens, slack_of(audited)
-            context = Context(audited, audited.prompt, outcome, state, history, body_of, read, slack)
-            audited.diagnosis = diagnose(context)
-            _judge(audited, history)
-    history.add(audited)
-    return after
+            return
+        read, slack = call.usage.read_tokens, slack_of(audited)
+        audited.diagnosis = diagnose(Context(audited, prompt, outcome, before, history, self.body_of, read, slack))
+        _judge(audited, history)
 
 
 def _judge(audited: Audited, history: History) -> None:

@@ -1,17 +1,14 @@
 """Why an entry whose content a prompt repeats was not read: key, lifetime, timing, or reach of the breakpoints."""
 
-from datetime import timedelta
-
-from auditor.context import Context, first_of_group, gap_of, name_of, same_thread, seconds
+from auditor.context import Context, first_of_group, gap_of, name_of, seconds
 from auditor.history import extends
 from auditor.records import Audited, Finding, Status
-from auditor.tiers import REACH, tier_changed
+from auditor.replay import later
+from auditor.tiers import tier_changed
 from localmodel.rules.step import alive, positions
-from localmodel.rules.types import REFRESH_AT, Entry
-from traces.schema import Prompt
+from localmodel.rules.types import REFRESH_AT, Entry, Rules
+from traces.schema import Level, Prompt
 from traces.wire.anthropic import PARAMETER_PATHS
-
-_PARAMETER_LEVELS = ("tools", "system", "messages")
 
 
 def entry_blockers(context: Context, boundary: int, writer: Audited) -> list[Finding]:
@@ -78,15 +75,15 @@ def _shortened(context: Context, entry: Entry, user: Audited) -> list[Finding]:
     """Where the conversation's lifetime fell from an hour to five minutes, and that is why the entry ran out."""
     if entry.ttl != "5m" or user.prompt is None:
         return []
-    calls = context.history.calls[max(0, user.index - REACH) : user.index]
-    earlier = [c for c in reversed(calls) if same_thread(c, user) and c.prompt and extends(user.prompt, c.prompt)]
+    prompt, thread = user.prompt, context.history.thread(user.call.trace, user.call.agent)
+    earlier = (c for c in thread if c.index < user.index and c.prompt is not None and extends(prompt, c.prompt))
     found = tier_changed(earlier, user, gap_of(context.audited, user), context.rules.ttl_s["1h"])
     return [] if found is None else [found]
 
 
 def _clock(entry: Entry, share: float) -> str:
     """The moment at which a share of the entry's lifetime had passed."""
-    return (entry.used_at + timedelta(seconds=share * entry.ttl_s)).isoformat().replace("+00:00", "Z")
+    return later(entry.used_at, share * entry.ttl_s).isoformat().replace("+00:00", "Z")
 
 
 def key_difference(context: Context, writer: Audited) -> list[Finding]:
@@ -103,24 +100,23 @@ def key_difference(context: Context, writer: Audited) -> list[Finding]:
         evidence = f"model {theirs.model} in {name_of(writer)}, {mine.model} here; entries belong to one model"
         rule = values.get("invalidates_model")
         return [Finding("model_changed", "established", [evidence], rule=rule, parameter="model", path="/model")]
-    return [_parameter(context, writer, name, before, after) for name, before, after in changed(theirs, mine, context)]
+    return [_parameter(context, writer, *change) for change in changed(theirs, mine, context.rules)]
 
 
-def changed(before: Prompt, after: Prompt, context: Context) -> list[tuple[str, str, str]]:
+def changed(before: Prompt, after: Prompt, rules: Rules) -> list[tuple[str, str, str]]:
     """Parameters that differ and enter the key: (name, value before, value after), absent as "default"."""
     old, new = dict(before.params), dict(after.params)
     names = sorted(old.keys() | new.keys())
-    known = context.rules.invalidation
     return [
         (name, old.get(name, "default"), new.get(name, "default"))
         for name in names
-        if name in known and old.get(name) != new.get(name)
+        if name in rules.invalidation and old.get(name) != new.get(name)
     ]
 
 
 def _parameter(context: Context, writer: Audited, name: str, before: str, after: str) -> Finding:
     rule = context.rules.values.get(f"invalidates_{name}")
-    level = _PARAMETER_LEVELS[context.rules.invalidation[name]]
+    level = Level(context.rules.invalidation[name]).name.lower()
     evidence = [
         f"{name} {_brief(before)} in {name_of(writer)}, {_brief(after)} here; entries from the {level} level on "
         "are kept apart by it"

@@ -4,22 +4,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from auditor.records import Cause
+from auditor.blockers import changed
+from auditor.records import CONTENT_CAUSES, Cause
 from auditor.report import first_change_json
 from auditor.visible import visible
 from localmodel.rules.load import Ruleset
 from traces.canonical import Interner, canonical
-from traces.divergence import Divergence, common_blocks, first_divergence, side
+from traces.divergence import Divergence, common_blocks, common_prefix, first_divergence, side
 from traces.errors import MalformedRow
 from traces.schema import Call, JsonObject, Level, Prompt
 from traces.tokens import Meter, estimate
 from traces.wire.anthropic import PARAMETER_PATHS
-
-_CAUSES: dict[Level, Cause] = {
-    Level.TOOLS: "tools_changed",
-    Level.SYSTEM: "system_changed",
-    Level.MESSAGES: "history_rewritten",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +45,7 @@ def compare(
     one, two = (_prompt(body, interner, meter) for body in (a, b))
     first = first_divergence(side(one, a), side(two, b))
     shared = common_blocks(one, two)
-    cause = _CAUSES[first.level] if first is not None else None
+    cause = CONTENT_CAUSES[first.level] if first is not None else None
     parameters = _parameters(one, two, ruleset, moment)
     return Comparison(
         shared_blocks=shared,
@@ -77,11 +72,8 @@ def _parameters(
     one: Prompt, two: Prompt, ruleset: Ruleset, moment: datetime | None
 ) -> tuple[tuple[str, str, str, str], ...]:
     rules = ruleset.at(two.model, two.platform, moment)
-    old, new = dict(one.params), dict(two.params)
     found = [
-        (name, old.get(name, "default"), new.get(name, "default"), Level(rules.invalidation[name]).name.lower())
-        for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name) and name in rules.invalidation
+        (name, old, new, Level(rules.invalidation[name]).name.lower()) for name, old, new in changed(one, two, rules)
     ]
     if one.model != two.model:
         found.insert(0, ("model", one.model, two.model, "tools"))
@@ -89,16 +81,7 @@ def _parameters(
 
 
 def _first_byte(one: bytes, two: bytes) -> int | None:
-    if one == two:
-        return None
-    low, high = 0, min(len(one), len(two))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == two[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return None if one == two else common_prefix(one, two)
 
 
 def as_json(found: Comparison) -> JsonObject:

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import islice
 
 from auditor.context import Context, gap_of, name_of, same_thread, seconds
-from auditor.history import extends
-from auditor.records import Audited, Cause, Finding, Status
+from auditor.history import CANDIDATES, extends
+from auditor.records import CONTENT_CAUSES, Audited, Cause, Finding, Status
 from localmodel.rules.step import alive
 from traces.divergence import Divergence, Side, changed_span, common_blocks, first_divergence, side
 from traces.schema import Level, Prompt, Ttl
@@ -19,11 +20,6 @@ SIMILAR = 0.5
 _SAME_HEAD = ("reordered", "serialisation", "structure", "date_or_clock", "relative_time", "identifier")
 # A summary stands for at least this many blocks more than it has itself.
 REPLACED = 2
-_CAUSES: dict[Level, Cause] = {
-    Level.TOOLS: "tools_changed",
-    Level.SYSTEM: "system_changed",
-    Level.MESSAGES: "history_rewritten",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +68,7 @@ def _cause(context: Context, before: Audited, still: list[int], level: Level, fi
         return "compaction"
     if first is not None and first.change == "thinking_stripped" and context.rules.strips_thinking:
         return "provider_side"
-    return _CAUSES[level]
+    return CONTENT_CAUSES[level]
 
 
 def _only_tail_left(old: Prompt, new: Prompt, index: int, last: int) -> bool:
@@ -104,7 +100,7 @@ def predecessor(context: Context) -> Audited | None:
     if previous.prompt is None or not extends(context.prompt, previous.prompt):
         return None if previous.prompt is None else previous
     call = context.audited.call
-    for newer in context.history.thread(call.trace, call.agent):
+    for newer in islice(context.history.thread(call.trace, call.agent), CANDIDATES):
         if newer.index <= index:
             return None
         if newer.prompt is not None and _repeats_turns(newer.prompt, context.prompt):
@@ -149,13 +145,14 @@ def _kept(old: Prompt, still: list[int], index: int, last: int, cause: Cause, ca
     only they could have been read.
     """
     front, sizes = old.tokens_before(index), {at: old.tokens_of(at) for at in range(index, last + 1)}
-    kept = cached - sum(size for at, size in sizes.items() if at not in set(still))
+    here = set(still)
+    kept = cached - sum(size for at, size in sizes.items() if at not in here)
     if kept >= CONTINUES * cached or cause == "compaction":
         return kept
     if cause in ("history_rewritten", "provider_side"):
         return None
     head = [at for at in sizes if old.blocks[at].level < Level.MESSAGES]
-    kept = front + sum(sizes[at] for at in head if at in still)
+    kept = front + sum(sizes[at] for at in head if at in here)
     return kept if kept > front and kept >= CONTINUES * (front + sum(sizes[at] for at in head)) else None
 
 

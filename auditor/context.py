@@ -57,7 +57,7 @@ def same_thread(one: Audited, other: Audited) -> bool:
     return (one.call.trace, one.call.agent) == (other.call.trace, other.call.agent)
 
 
-def first_of_group(context: "Context", call: Audited) -> Audited:
+def first_of_group(context: Context, call: Audited) -> Audited:
     """Of calls that started together, the one whose response the others did not wait for."""
     while (
         call.diagnosis is not None

@@ -11,20 +11,25 @@ The billed read splits what the call could have read into segments, and each seg
 A call is accused of nothing unless tokens that were cached or sent before had to be paid for again.
 """
 
-from typing import TypeAlias
+from typing import NamedTuple
 
 from auditor.blockers import changed, entry_blockers, key_difference
 from auditor.content import ContentLoss, content_finding, content_loss, lifetime_of_previous, system_changed_too
 from auditor.context import Context, first_of_group, gap_of, name_of, same_thread, seconds
 from auditor.provider import unexplained
-from auditor.records import Audited, Diagnosis, Finding, Status
+from auditor.records import Audited, Cause, Diagnosis, Finding, Status
 from traces.schema import Level, Prompt
 
 # Repeated tokens that no entry covered are worth a word only from this many on: a marker costs a slot of four.
 MATERIAL_TOKENS = 1024
 
-Segment: TypeAlias = tuple[Finding, list[Finding], Audited | None]
-"""Lost tokens with their cause, further causes that hold for the same tokens, and the call they were lost from."""
+
+class Segment(NamedTuple):
+    """Lost tokens with their cause, further causes that hold for the same tokens, and the call they were lost from."""
+
+    finding: Finding
+    also: list[Finding]
+    reference: Audited | None
 
 
 def diagnose(context: Context) -> Diagnosis | None:
@@ -46,6 +51,10 @@ def diagnose(context: Context) -> Diagnosis | None:
     return _merged(context, segments, loss)
 
 
+def _lost(segments: list[Segment]) -> int:
+    return sum(one.finding.lost_tokens for one in segments)
+
+
 def _cut_off(context: Context, loss: ContentLoss) -> bool:
     """Whether the change alone kept the newest entry from being read: then no shorter entry's fate matters."""
     before = loss.before
@@ -59,7 +68,7 @@ def _provider_side(context: Context, floor: int, segments: list[Segment]) -> int
     if predicted <= floor + context.slack:
         return floor
     finding, also = unexplained(context, predicted - floor)
-    segments.append((finding, also, None))
+    segments.append(Segment(finding, also, None))
     return predicted
 
 
@@ -77,7 +86,7 @@ def _entry(context: Context, floor: int, segments: list[Segment]) -> int:
     if not blockers or _never_shared(context, writer, boundary, blockers):
         return floor
     blockers[0].lost_tokens = min(tokens - floor, context.paid)
-    segments.append((blockers[0], blockers[1:], writer))
+    segments.append(Segment(blockers[0], blockers[1:], writer))
     return tokens
 
 
@@ -102,7 +111,7 @@ def _content(
     floor: int,
     segments: list[Segment],
 ) -> None:
-    lost = min(loss.kept - floor, context.paid - sum(s[0].lost_tokens for s in segments))
+    lost = min(loss.kept - floor, context.paid - _lost(segments))
     finding = content_finding(context, loss, lost)
     also: list[Finding] = []
     living, sentence, ttl = lifetime_of_previous(context, loss.before)
@@ -119,7 +128,7 @@ def _content(
         also.append(other)
     if loss.before.prompt is not None:
         also += [one for one in key_difference(context, loss.before) if one.cause == "parameter_changed"]
-    segments.append((finding, also, loss.before))
+    segments.append(Segment(finding, also, loss.before))
 
 
 def _uncovered(context: Context, floor: int, segments: list[Segment]) -> None:
@@ -128,7 +137,7 @@ def _uncovered(context: Context, floor: int, segments: list[Segment]) -> None:
     if found is None:
         return
     block, call = found
-    shared = min(context.prompt.ends[block], floor + context.paid - sum(s[0].lost_tokens for s in segments))
+    shared = min(context.prompt.ends[block], floor + context.paid - _lost(segments))
     if shared - floor < MATERIAL_TOKENS or context.prompt.ends[block] < context.rules.min_tokens:
         return  # too short to be cached by itself: no marker could have helped
     sender = context.history.calls[call]
@@ -137,13 +146,13 @@ def _uncovered(context: Context, floor: int, segments: list[Segment]) -> None:
     if _ends_in_head(context.prompt, block) or _ends_in_head(sender.prompt, block):
         return  # tools or system of its own: another role, not another turn
     if gap_of(context.audited, sender) >= _lifetime(context, sender):
-        if segments and segments[-1][0].cause == "ttl_expired":
-            segments[-1][0].lost_tokens += shared - floor
+        if segments and segments[-1].finding.cause == "ttl_expired":
+            segments[-1].finding.lost_tokens += shared - floor
         return  # an entry there would have run out
     finding, also = _why_uncovered(context, sender, block)
     finding.lost_tokens = shared - floor
     finding.path = context.prompt.paths[block]
-    segments.append((finding, also, first_of_group(context, sender)))
+    segments.append(Segment(finding, also, first_of_group(context, sender)))
 
 
 def _ends_in_head(prompt: Prompt, block: int) -> bool:
@@ -202,10 +211,10 @@ def _merged(
     loss: ContentLoss | None,
 ) -> Diagnosis | None:
     """One diagnosis: the segment with most lost tokens leads, the others follow with their own share."""
-    segments = [one for one in segments if one[0].lost_tokens > 0]
+    segments = [one for one in segments if one.finding.lost_tokens > 0]
     if not segments:
         return None
-    segments.sort(key=lambda one: -one[0].lost_tokens)
+    segments.sort(key=lambda one: -one.finding.lost_tokens)
     lead, extra, reference = segments[0]
     also = list(extra)
     for finding, more, _ in segments[1:]:
@@ -232,17 +241,17 @@ def _ruled_out(context: Context, reference: Audited | None) -> list[Finding]:
     gap = gap_of(context.audited, reference)
     shortest = min(context.rules.ttl_s.values())
     if gap < shortest:
-        out.append(_excluded("ttl_expired", f"{seconds(gap)} since the start of {name_of(reference)}, no lifetime is "
-                                            f"shorter than {shortest} s"))  # fmt: skip
+        why = f"{seconds(gap)} since the start of {name_of(reference)}, no lifetime is shorter than {shortest} s"
+        out.append(_excluded("ttl_expired", why))
     if _repeats(context.prompt, reference.prompt, reference.outcome.last_index):
         out.append(_excluded("history_rewritten", f"every block cached by {name_of(reference)} stands unchanged here"))
-    if not changed(reference.prompt, context.prompt, context):
+    if not changed(reference.prompt, context.prompt, context.rules):
         out.append(_excluded("parameter_changed", f"all recorded parameters equal those of {name_of(reference)}"))
     return out
 
 
-def _excluded(cause: str, why: str) -> Finding:
-    return Finding(cause, "ruled_out", [why])  # type: ignore[arg-type]  # callers pass literals of Cause
+def _excluded(cause: Cause, why: str) -> Finding:
+    return Finding(cause, "ruled_out", [why])
 
 
 def _repeats(prompt: Prompt, earlier: Prompt, last: int) -> bool:

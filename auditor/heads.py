@@ -91,12 +91,7 @@ def _continued(plan: _Plan, own: tuple[Item, ...], offset: int, remedied: bool) 
     present = {item.block.wire for item in own}
     missing = sum(1 for item in plan.head if item.block.wire not in present)
     fresh = unknown[missing:]
-    return _plan(plan.head, plan.late + tuple((offset, as_late(item)) for item in fresh)) if fresh else plan
-
-
-def as_late(item: Item) -> Item:
-    """The late definition, remembered as it was sent; it becomes a reference when it is placed."""
-    return item._replace(mark=None)
+    return _plan(plan.head, plan.late + tuple((offset, item) for item in fresh)) if fresh else plan
 
 
 def _with_head(prompt: Prompt, own: tuple[Item, ...], plan: _Plan, level: Level, before: Prompt | None) -> Prompt:

@@ -1,7 +1,8 @@
 """What the calls so far have sent and written: the index that diagnosis asks for the call whose tokens were lost."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
+from itertools import islice
 
 from auditor.records import Audited
 from auditor.replay import idle
@@ -10,8 +11,9 @@ from traces.divergence import common_blocks
 from traces.schema import Prompt
 
 # Conversations interleave within one agent label (titles, compaction, side questions); a continuation is looked for
-# among this many of its latest calls.
-THREAD_MEMORY = 8
+# among this many of its latest calls; the time when it still asked for another lifetime, among more.
+CANDIDATES = 8
+REACH = 512
 
 
 class History:
@@ -22,7 +24,7 @@ class History:
         self._written: dict[bytes, int] = {}
         self._sent: dict[bytes, int] = {}
         self._used: dict[EntryKey, int] = {}
-        self._threads: dict[tuple[str, str], list[int]] = {}
+        self._threads: dict[tuple[str, str], deque[int]] = {}
         self._ids: dict[tuple[str, str], int] = {}
 
     def add(self, call: Audited) -> None:
@@ -30,9 +32,10 @@ class History:
         self.calls.append(call)
         index = call.index
         self._ids[call.call.trace, call.call.id] = index
-        thread = self._threads.setdefault((call.call.trace, call.call.agent), [])
-        thread.append(index)
-        del thread[:-THREAD_MEMORY]
+        key = (call.call.trace, call.call.agent)
+        if key not in self._threads:
+            self._threads[key] = deque(maxlen=REACH)
+        self._threads[key].append(index)
         if call.prompt is None or call.outcome is None:
             return
         prompt, outcome = call.prompt, call.outcome
@@ -74,7 +77,7 @@ class History:
 
     def thread(self, trace: str, agent: str) -> Iterator[Audited]:
         """The latest calls of a thread, newest first."""
-        for index in reversed(self._threads.get((trace, agent), [])):
+        for index in reversed(self._threads.get((trace, agent), ())):
             yield self.calls[index]
 
     def parent(self, trace: str, parent_id: str | None) -> Audited | None:
@@ -87,7 +90,7 @@ class History:
 
         Falls back to the parent call, then to whichever call sent the longest common prefix.
         """
-        candidates = [call for call in self.thread(trace, agent) if call.prompt is not None]
+        candidates = [call for call in islice(self.thread(trace, agent), CANDIDATES) if call.prompt is not None]
         for call in candidates:
             if call.prompt is not None and extends(prompt, call.prompt):
                 return call

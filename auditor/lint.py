@@ -4,24 +4,33 @@ Errors are what the provider refuses, warnings what it takes but caches badly; i
 order of tools is not judged: it is the client's choice, only its change costs.
 """
 
+import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 
 from auditor.lint_checks import ERRORS, Finding, view
 from auditor.lint_warnings import WARNINGS
 from localmodel.rules.step import DatedRules
-from traces.errors import MalformedRow, UnreadableInput
+from traces.errors import MalformedRow, TraceError, UnreadableInput
+from traces.rows import loads
 from traces.schema import JsonObject
 
-__all__ = ["Finding", "as_json", "as_text", "lint", "lint_file", "read_bodies", "read_body"]
+__all__ = ["Finding", "as_json", "as_text", "lint", "lint_file", "read_bodies", "read_body", "read_body_and_text"]
 
 MAX_BYTES = 64 * 1024 * 1024
 """Largest body that is read."""
+
+
+OnReject: TypeAlias = Callable[[TraceError], None]
+
+
+def _refuse(error: TraceError) -> None:
+    raise error
 
 
 def lint(
@@ -37,29 +46,40 @@ def lint(
 
 
 def lint_file(
-    path: Path, ruleset: DatedRules, *, moment: datetime | None, platform: str = "claude_api"
+    path: Path,
+    ruleset: DatedRules,
+    *,
+    moment: datetime | None,
+    platform: str = "claude_api",
+    on_reject: OnReject = _refuse,
 ) -> list[tuple[str, list[Finding]]]:
     """(place, findings) of each body of a file; of a trace, a finding is kept at the first call that has it.
 
-    Raises `TraceError`, one line with the place in front, for a file or body that cannot be used.
+    Raises `TraceError`, one line with the place in front, for a file that cannot be used. Rows of a trace that cannot
+    be used go to `on_reject`, which raises them too unless told otherwise.
     """
     results: list[tuple[str, list[Finding]]] = []
     known: set[tuple[str, tuple[str, ...]]] = set()
-    for place, body in read_bodies(path):
+    for place, body in read_bodies(path, on_reject):
         try:
             findings = lint(body, ruleset, moment=moment, platform=platform)
         except MalformedRow as error:
-            raise MalformedRow(f"{place}: {error}") from error
+            refused = MalformedRow(f"{place}: {error}")
+            if path.suffix != ".jsonl":
+                raise refused from error
+            on_reject(refused)
+            continue
         fresh = [finding for finding in findings if (finding.code, finding.paths) not in known]
         known.update((finding.code, finding.paths) for finding in fresh)
         results.append((place, fresh))
     return results
 
 
-def read_bodies(path: Path) -> Iterator[tuple[str, JsonObject]]:
+def read_bodies(path: Path, on_reject: OnReject = _refuse) -> Iterator[tuple[str, JsonObject]]:
     """(place, body) of a JSON file with one body, or of each Messages call of a native trace (.jsonl).
 
-    Calls without a recorded body or of another API are left out. Raises `UnreadableInput`.
+    Calls without a recorded body or of another API are left out, rows that are no JSON go to `on_reject`. Raises
+    `UnreadableInput`.
     """
     if path.suffix != ".jsonl":
         yield str(path), read_body(path)
@@ -67,7 +87,11 @@ def read_bodies(path: Path) -> Iterator[tuple[str, JsonObject]]:
     found = False
     for number, line in enumerate(_lines(path), 1):
         place = f"{path}:{number}"
-        row = _parsed(place, line)
+        try:
+            row = _parsed(place, line)
+        except UnreadableInput as error:
+            on_reject(error)
+            continue
         body = row.get("request") if isinstance(row, dict) else None
         if isinstance(row, dict) and isinstance(body, dict) and "messages" in body and row.get("api") != "chat":
             found = True
@@ -81,12 +105,18 @@ def read_body(path: Path) -> JsonObject:
 
     Raises `UnreadableInput` for a file that is missing, larger than `MAX_BYTES`, not JSON or not a request.
     """
-    value = _parsed(str(path), next(_read(path, lines=False), b""))
+    return read_body_and_text(path)[0]
+
+
+def read_body_and_text(path: Path) -> tuple[JsonObject, bytes]:
+    """The same with the file's text, read at once: a pipe can be read only once. Raises as `read_body`."""
+    text = next(_read(path, lines=False), b"")
+    value = _parsed(str(path), text)
     if not isinstance(value, dict):
         raise UnreadableInput(f"{path}: not an object; give the JSON body of a Messages request")
     for body in (value, value.get("request"), value.get("body")):
         if isinstance(body, dict) and "messages" in body:
-            return body
+            return body, text
     raise UnreadableInput(f'{path}: no "messages", also not under "request" or "body"; give a Messages request')
 
 
@@ -122,6 +152,8 @@ def _parsed(place: str, data: bytes) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
+        with contextlib.suppress(MalformedRow):  # lone surrogates are read as an audit reads them
+            return loads(data)
         at = f"line {error.lineno} column {error.colno}"
         raise UnreadableInput(f"{place}: not JSON: {error.msg} at {at}; give the JSON body of a request") from error
 

@@ -7,6 +7,7 @@ from typing import Any
 from auditor.lint_checks import Finding, View, listed, short
 from localmodel.rules.step import positions
 from traces import volatile
+from traces.divergence import escape
 from traces.schema import JsonObject, Level
 
 CLOSE = 0.10
@@ -181,11 +182,7 @@ def _leaves(value: JsonObject, path: str) -> Iterator[tuple[str, str]]:
         elif isinstance(item, list):
             stack.extend((f"{at}/{i}", inner) for i, inner in reversed(list(enumerate(item))))
         elif isinstance(item, dict):
-            stack.extend((f"{at}/{_escape(k)}", v) for k, v in reversed(item.items()) if k not in _SCHEMA_KEYS)
-
-
-def _escape(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")
+            stack.extend((f"{at}/{escape(k)}", v) for k, v in reversed(item.items()) if k not in _SCHEMA_KEYS)
 
 
 def lookback_risk(view: View) -> Iterator[Finding]:

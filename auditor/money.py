@@ -28,22 +28,15 @@ class Bill:
     equivalents: Decimal = _ZERO
     usd: Decimal | None = _ZERO
 
-    def __add__(self, other: "Bill") -> "Bill":
-        return self._combined(other, 1)
-
     def __sub__(self, other: "Bill") -> "Bill":
-        return self._combined(other, -1)
-
-    def _combined(self, other: "Bill", sign: int) -> "Bill":
-        usd = None if self.usd is None or other.usd is None else self.usd + sign * other.usd
         return Bill(
-            self.calls + sign * other.calls,
-            self.input_tokens + sign * other.input_tokens,
-            self.read_tokens + sign * other.read_tokens,
-            self.write_tokens + sign * other.write_tokens,
-            self.uncached_tokens + sign * other.uncached_tokens,
-            self.equivalents + sign * other.equivalents,
-            usd,
+            self.calls - other.calls,
+            self.input_tokens - other.input_tokens,
+            self.read_tokens - other.read_tokens,
+            self.write_tokens - other.write_tokens,
+            self.uncached_tokens - other.uncached_tokens,
+            self.equivalents - other.equivalents,
+            None if self.usd is None or other.usd is None else self.usd - other.usd,
         )
 
     @property

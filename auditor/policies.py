@@ -11,7 +11,7 @@ from decimal import Decimal
 from auditor.heads import stable_head
 from auditor.placement import cheapest_placement
 from auditor.records import Audited, Cause, Diagnosis
-from auditor.replay import Sent
+from auditor.replay import Sent, later
 from auditor.rewrite import items_of, merged, rebuilt, with_mark
 from auditor.tails import stable_serialisation, undo_rewrites
 from auditor.whatif import Policy, Trial, WhatIf
@@ -30,7 +30,7 @@ class _Policy:
     quality_risk: str | None = None
     serialisation: bool | None = False
     parameter: str | None = None
-    paths: Callable[[Trial, WhatIf], dict[str, Decimal]] | None = None
+    ways: Callable[[Trial, "_Policy", WhatIf], dict[str, Decimal]] | None = None
 
     @property
     def remedy(self) -> bool:
@@ -50,12 +50,16 @@ class _Policy:
         """The requests as this policy would have sent them."""
         return self.apply(sent, trial, self)
 
+    def paths(self, trial: Trial, row: WhatIf) -> dict[str, Decimal] | None:
+        """What the calls concerned cost by what the model does, where that is open."""
+        return None if self.ways is None else self.ways(trial, self, row)
+
 
 def _by_call(sent: list[Sent]) -> dict[int, int]:
     return {one.call: position for position, one in enumerate(sent) if one.call is not None}
 
 
-def _limit(trial: Trial, audited: Audited) -> int:
+def _limit(audited: Audited) -> int:
     return audited.outcome.rules.max_breakpoints if audited.outcome is not None else 4
 
 
@@ -71,19 +75,19 @@ def _keep_alive(sent: list[Sent], trial: Trial, policy: Policy) -> list[Sent]:
         if not isinstance(ttl_s, int):
             continue
         pings: list[Sent] = []
-        until, every = sent[where[audited.index]].at, timedelta(seconds=REFRESH_AT * ttl_s)
-        ping = max(user.at + every, user.readable_at)
-        while ping < until and (not pings or pings[-1].at + timedelta(seconds=ttl_s) <= until):
+        until, every = sent[where[audited.index]].at, REFRESH_AT * ttl_s
+        ping = max(later(user.at, every), user.readable_at)
+        while ping < until and (not pings or later(pings[-1].at, ttl_s) <= until):
             pings.append(Sent(user.prompt, ping, ping, None))
-            ping += every
-            if not _worth(trial, audited, len(pings), user.prompt):
+            ping = later(ping, every)
+            if not _worth(audited, len(pings), user.prompt):
                 break  # before an idle year becomes 100,000 refreshes
-        if _worth(trial, audited, len(pings), user.prompt):
+        if _worth(audited, len(pings), user.prompt):
             extra += pings
     return sent + extra
 
 
-def _worth(trial: Trial, audited: Audited, pings: int, prompt: Prompt) -> bool:
+def _worth(audited: Audited, pings: int, prompt: Prompt) -> bool:
     """Whether `pings` reads of the prompt cost less than the rewrite that they avoid."""
     assert audited.outcome is not None and audited.diagnosis is not None
     rates = audited.outcome.rules.rates
@@ -119,17 +123,14 @@ def _with_parameter(sent: Sent, name: str, value: str | None) -> Sent:
     return replace(sent, prompt=replace(sent.prompt, params=tuple(sorted(params.items()))))
 
 
-def _forced_paths(policy_name: str, name: str) -> Callable[[Trial, WhatIf], dict[str, Decimal]]:
-    def paths(trial: Trial, row: WhatIf) -> dict[str, Decimal]:
-        """Equivalents of the calls concerned: forced as recorded, left to the model, and left but retried forced."""
-        policy = next(p for p in POLICIES if p.name == policy_name)
-        fixed = trial.diagnosed(policy)
-        forced = sum((trial.money.recorded(a).equivalents for a in fixed), Decimal(0))
-        free = sum((row.by_call.get(a.index, trial.money.recorded(a)).equivalents for a in fixed), Decimal(0))
-        retried = _retried(trial, policy, {a.index for a in fixed}, name)
-        return {"always_force": forced, "auto_complies": free, "auto_then_forced_retry": retried}
-
-    return paths
+def _forced_paths(trial: Trial, policy: _Policy, row: WhatIf) -> dict[str, Decimal]:
+    """Equivalents of the calls concerned: forced as recorded, left to the model, and left but retried forced."""
+    assert policy.parameter is not None
+    fixed = trial.diagnosed(policy)
+    forced = sum((trial.money.recorded(a).equivalents for a in fixed), Decimal(0))
+    free = sum((row.by_call.get(a.index, trial.money.recorded(a)).equivalents for a in fixed), Decimal(0))
+    retried = _retried(trial, policy, {a.index for a in fixed}, policy.parameter)
+    return {"always_force": forced, "auto_complies": free, "auto_then_forced_retry": retried}
 
 
 def _retried(trial: Trial, policy: Policy, fixed: set[int], name: str) -> Decimal:
@@ -156,7 +157,7 @@ def _mark_previous_endpoint(sent: list[Sent], trial: Trial, policy: Policy) -> l
         shared = _shared(sent, where, audited)
         if shared is not None:
             own = out[where[audited.index]]
-            marked = with_mark(own.prompt, shared, _limit(trial, audited))
+            marked = with_mark(own.prompt, shared, _limit(audited))
             out[where[audited.index]] = replace(own, prompt=marked)
     return out
 
@@ -213,7 +214,7 @@ def _stagger(sent: list[Sent], trial: Trial, policy: Policy) -> list[Sent]:
         if shared is None or audited.diagnosis is None or audited.diagnosis.reference is None:
             continue
         leader, own = where[audited.diagnosis.reference], where[audited.index]
-        limit = _limit(trial, audited)
+        limit = _limit(audited)
         out[leader] = replace(out[leader], prompt=with_mark(out[leader].prompt, shared, limit))
         follower = out[own]
         wait = max(timedelta(0), out[leader].readable_at - follower.at)
@@ -231,7 +232,7 @@ def _mark_common_end(sent: list[Sent], trial: Trial, policy: Policy) -> list[Sen
             continue
         for position in (where[audited.diagnosis.reference], where[audited.index]):
             one = out[position]
-            out[position] = replace(one, prompt=with_mark(one.prompt, shared, _limit(trial, audited)))
+            out[position] = replace(one, prompt=with_mark(one.prompt, shared, _limit(audited)))
     return out
 
 
@@ -273,7 +274,7 @@ def _parameter_policy(name: str) -> _Policy:
         quality_risk=_PARAMETER_RISKS.get(name, f"{name} stays as in the calls before"),
         serialisation=None,
         parameter=name,
-        paths=_forced_paths("keep_tool_choice_auto", name) if name == "tool_choice" else None,
+        ways=_forced_paths if name == "tool_choice" else None,
     )
 
 

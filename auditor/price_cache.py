@@ -59,7 +59,8 @@ class PriceCache:
     """Histories of models, from the cache file where it knows them, else from genai-prices and the overlay.
 
     `directory` defaults to the user's cache directory. A missing, corrupt or unwritable file costs time, never an
-    error. `seed` gives rows that ship with the program; they are asked first. Processes may share the file: it is replaced as a whole, and what a race loses is found again.
+    error. `seed` gives rows that ship with the program; they are asked first. Processes may share the file: it is
+    replaced as a whole, and what a race loses is found again.
     """
 
     def __init__(self, directory: Path | None = None, seed: Callable[[], JsonObject] = dict) -> None:

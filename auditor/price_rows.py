@@ -257,3 +257,5 @@ def _read(path: Path) -> object:
     except ValueError as error:
         form = "TOML" if path.suffix == ".toml" else "JSON"
         raise BadPriceFile(f"{path}: not {form} ({error}); correct the file") from None
+    except RecursionError:
+        raise BadPriceFile(f"{path}: nested too deeply to be read; give a table of models") from None

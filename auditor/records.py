@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from localmodel.rules.types import Outcome, RuleValue
 from traces.divergence import Divergence
-from traces.schema import Call, Prompt
+from traces.schema import Call, Level, Prompt
 
 Verdict: TypeAlias = Literal["hit", "partial_miss", "miss", "cold_write", "not_engaged", "unknown"]
 Status: TypeAlias = Literal["established", "likely", "possible", "ruled_out"]
@@ -30,6 +30,13 @@ Cause: TypeAlias = Literal[
     "provider_side",
     "unknown",
 ]
+
+CONTENT_CAUSES: dict[Level, Cause] = {
+    Level.TOOLS: "tools_changed",
+    Level.SYSTEM: "system_changed",
+    Level.MESSAGES: "history_rewritten",
+}
+"""The cause that a change of content is, by the level that it touches first."""
 
 
 @dataclass(slots=True)

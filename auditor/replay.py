@@ -60,7 +60,15 @@ def start_of(call: Call) -> datetime:
 
 def readable_from(call: Call, fallback_s: int) -> datetime:
     """When entries written by `call` become readable: first token, else end, else a fallback after the start."""
-    return call.first_token_at or call.ended_at or start_of(call) + timedelta(seconds=fallback_s)
+    return call.first_token_at or call.ended_at or later(start_of(call), fallback_s)
+
+
+def later(moment: datetime, seconds: float) -> datetime:
+    """`moment` + `seconds`; a recorded moment at the very end of the calendar stays there."""
+    try:
+        return moment + timedelta(seconds=seconds)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
 
 
 def predict(state: CacheState, audited: Audited, ruleset: Ruleset, meter: Meter) -> tuple[CacheState, Outcome | None]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from auditor.errors import AuditError
+from auditor.errors import StoreError
 from auditor.skeleton import digest, dumps, loads, pack, split, unpack
 from traces.schema import Call, JsonObject, Place, Usage
 
@@ -30,10 +30,6 @@ CALL_COLUMNS = (
 OUTCOME_COLUMNS = (
     *("call", "read_tokens", "write_tokens", "uncached_tokens", "verdict", "cause", "lost_tokens", "diagnosis"),
 )
-
-
-class StoreError(AuditError):
-    """The store's file, or a row for it, cannot be used; the message is one line: place, fact, remedy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from auditor import migrations
+from auditor.errors import StoreError as StoreError
 from auditor.rows import (
     CALL_COLUMNS,
     OUTCOME_COLUMNS,
@@ -31,7 +32,6 @@ from auditor.rows import (
     sql_text,
 )
 from auditor.rows import OutcomeRow as OutcomeRow
-from auditor.rows import StoreError as StoreError
 from auditor.rows import call_key as call_key
 from auditor.skeleton import DIGEST_BYTES, join, pack, unpack
 from traces.schema import Call, JsonObject
@@ -110,6 +110,7 @@ class Store:
 
     def __init__(self, path: Path, db: "Database") -> None:
         """Use `Store.open`; `db` must be at the current version."""
+        self.working = True
         self._path = path
         self._conn = db.conn
         self._db = db
@@ -163,26 +164,31 @@ class Store:
     def through(self, calls: Iterable[Call], on_error: Callable[[StoreError], None]) -> Iterator[Call]:
         """Yield each call with its `key` as it is stored, in batches; calls that are stored already stay as they are.
 
-        The first failure goes to `on_error` and ends the storing, not the stream.
+        A call that no store can hold goes to `on_error` and is left out. The first failure of the file goes there too:
+        it ends the storing (`working` is then False), not the stream.
         """
-        batch, working = _Batch(), True
+        batch = _Batch()
         for call in calls:
-            if working:
+            if self.working:
                 try:
                     self._take(call, batch)
                     call = replace(call, key=batch.calls[-1][0])
-                    if len(batch.calls) >= BATCH_CALLS or batch.size >= BATCH_BYTES:
-                        self._store(batch)
-                        batch = _Batch()
                 except StoreError as error:
-                    working = False
                     on_error(error)
+            if len(batch.calls) >= BATCH_CALLS or batch.size >= BATCH_BYTES:
+                self._try(batch, on_error)
+                batch = _Batch()
             yield call
-        if working and batch.calls:
-            try:
-                self._store(batch)
-            except StoreError as error:
-                on_error(error)
+        if batch.calls:
+            self._try(batch, on_error)
+
+    def _try(self, batch: _Batch, on_error: Callable[[StoreError], None]) -> None:
+        """Write one batch, or say why not and write no more."""
+        try:
+            self._store(batch)
+        except StoreError as error:
+            self.working = False
+            on_error(error)
 
     def calls(self, *, trace: str | None = None) -> Iterator[Call]:
         """Yield the calls that are stored now, of one trace or all, ordered by start and seq (no start comes first).
@@ -347,14 +353,12 @@ def _write_ahead(conn: sqlite3.Connection, busy_s: float) -> None:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn what SQLite says into one line with a remedy. Errors of other kinds are bugs and pass."""
+    """Turn what SQLite says, and text in the file that is not what was written there, into one line with a remedy."""
     try:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0)
-        fault = _FAULTS.get(code) or _FAULTS.get(code & 0xFF)
-        if fault is None:
-            raise
+        fault = _FAULTS.get(code) or _FAULTS.get(code & 0xFF) or f"cannot be used; {_REMEDY}"
         raise StoreError(f"{path}: {fault} (SQLite: {error})") from error
     except zlib.error as error:
         raise StoreError(f"{path}: is damaged ({error}); {_REMEDY}") from error

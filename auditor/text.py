@@ -106,25 +106,31 @@ def _or_dollars(value: Decimal | None) -> str:
 
 
 def _calls(audit: Audit) -> Table:
-    shown = audit.calls
-    if len(shown) > LONGEST_TABLE:
-        lossy = [a for a in shown if a.diagnosis is not None and a.diagnosis.lost_tokens]
-        shown = sorted(sorted(lossy, key=_loss)[:LONGEST_TABLE], key=lambda a: a.index)
+    listed = audit.calls if len(audit.calls) <= LONGEST_TABLE else _worst(_lossy(audit), LONGEST_TABLE)
     columns = ["input_tokens", "read_tokens", "write_tokens"]
-    if any(audited.call.usage.uncached_tokens for audited in shown):
+    if any(audited.call.usage.uncached_tokens for audited in listed):
         columns.append("uncached_tokens")
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("call", "start", *columns):
         table.add_column(_HEADINGS.get(name, name), justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("cause", overflow="fold")
-    for audited in shown:
+    for audited in listed:
         table.add_row(*_row(audited, columns))
     return table
 
 
+def _lossy(audit: Audit) -> list[Audited]:
+    return [a for a in audit.calls if a.diagnosis is not None and a.diagnosis.lost_tokens]
+
+
+def _worst(lossy: list[Audited], most: int) -> list[Audited]:
+    """Those that lost most, in time order."""
+    return sorted(sorted(lossy, key=_loss, reverse=True)[:most], key=lambda a: a.index)
+
+
 def _loss(audited: Audited) -> int:
-    return -(audited.diagnosis.lost_tokens if audited.diagnosis is not None else 0)
+    return audited.diagnosis.lost_tokens if audited.diagnosis is not None else 0
 
 
 def _row(audited: Audited, columns: list[str]) -> Iterator[RenderableType]:
@@ -151,16 +157,15 @@ def _named(diagnosis: Diagnosis) -> str:
 
 
 def _misses(audit: Audit) -> Iterator[RenderableType]:
-    lossy = [a for a in audit.calls if a.diagnosis is not None and a.diagnosis.lost_tokens]
+    lossy = _lossy(audit)
     if not lossy:
         return
     yield Text("Why tokens were paid for again", style="bold")
-    shown = sorted(sorted(lossy, key=_loss)[:MOST_MISSES], key=lambda a: a.index)
-    for audited in shown:
+    for audited in _worst(lossy, MOST_MISSES):
         assert audited.diagnosis is not None
         yield _miss(audited, audited.diagnosis)
-    if len(lossy) > len(shown):
-        yield Text(f"  … and {number(len(lossy) - len(shown))} smaller ones (--json lists all)", style="dim")
+    if len(lossy) > MOST_MISSES:
+        yield Text(f"  … and {number(len(lossy) - MOST_MISSES)} smaller ones (--json lists all)", style="dim")
     yield Text()
 
 

@@ -6,9 +6,6 @@ from auditor.context import seconds
 from auditor.records import Audited, Finding
 from traces.schema import Ttl
 
-# How many calls are looked back over for the time when the conversation still wrote for an hour.
-REACH = 512
-
 
 def lifetime_of(audited: Audited) -> Ttl | None:
     """The lifetime that a call's newest entry has: as billed where only one kind was, else as its last marker asks."""

@@ -4,13 +4,14 @@ Usage and times rule causes out and leave others open; they cannot show a change
 where idle time suffices and `possible` otherwise, and it never claims avoidable money.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import islice
 
 from auditor.context import seconds
+from auditor.history import REACH
 from auditor.records import Audited, Cause, Diagnosis, Finding
-from auditor.tiers import REACH, tier_changed
+from auditor.tiers import tier_changed
 from localmodel.rules.types import Rules
 
 # Providers without a write class round their hits down to a unit; a shortfall below this is not called a loss.
@@ -18,8 +19,13 @@ ROUNDING_TOKENS = 1024
 # Side calls and conversations that were cleared or summarised are smaller than this share of what stood cached before:
 # what they did not read may never have been theirs.
 CONTINUES = 0.5
+# Rows that one sentence names.
+MOST_NAMED = 100
 _EVERYTHING: tuple[Cause, ...] = (
     *("tools_changed", "system_changed", "parameter_changed", "scope_changed", "provider_side", "evicted"),
+)
+_ANYTHING: tuple[Cause, ...] = (
+    *("ttl_expired", "tools_changed", "system_changed", "history_rewritten", "provider_side"),
 )
 _MESSAGES: tuple[Cause, ...] = (
     *("history_rewritten", "parameter_changed", "beyond_lookback", "no_breakpoint", "provider_side"),
@@ -35,20 +41,40 @@ _UNMARKED: tuple[Cause, ...] = (
 class Thread:
     """Earlier calls of one thread, and the regularities that later ones are held against.
 
-    first_total  input of the first call; growths  input growth from call to call; extra  the first growth that
-    departs from the usual one at a complete miss (call, tokens); floor  a read below every full input
+    All is kept up to date call by call: looking through the calls again at each one would cost their square.
+
+    left     calls with a start that left a prefix readable, or may have
+    ends     calls by the tokens of the prefix that they left
+    smallest the smallest full input
+    growths  how often the input grew by how many tokens from call to call
+    usual_growth  the growth that was seen most often, if it was seen twice
+    extra    the first growth beyond the usual one at a complete miss: the call, and the tokens beyond
+    floor    a read below every full input, in tokens
     """
 
     calls: list[Audited] = field(default_factory=list)
+    left: list[Audited] = field(default_factory=list)
+    ends: dict[int | None, list[Audited]] = field(default_factory=dict)
+    smallest: int = 0
     growths: Counter[int] = field(default_factory=Counter)
+    usual_growth: int | None = None
     extra: tuple[Audited, int] | None = None
     floor: int | None = None
 
-    @property
-    def usual_growth(self) -> int | None:
-        """The growth that was seen most often, if it was seen twice."""
-        common = self.growths.most_common(1)
-        return common[0][0] if common and common[0][1] > 1 else None
+    def add(self, audited: Audited) -> None:
+        """Count a call among the earlier ones."""
+        end, total = endpoint(audited), _total(audited)
+        self.smallest = min(self.smallest, total) if self.calls else total
+        self.calls.append(audited)
+        self.ends.setdefault(end, []).append(audited)
+        if end != 0 and audited.call.started_at is not None:
+            self.left.append(audited)
+
+    def grew(self, tokens: int) -> None:
+        """Count a growth of the input; of growths seen equally often, the one that reached that first is usual."""
+        self.growths[tokens] += 1
+        if self.growths[tokens] > max(1, self.growths[self.usual_growth or 0]):
+            self.usual_growth = tokens
 
 
 def _total(call: Audited) -> int:
@@ -87,7 +113,7 @@ class UsageOnly:
             if not thread.calls and audited.diagnosis is None and latest is not None:
                 _other_model(audited, latest, rules)
         if usage.input_tokens is not None and not call.failed:
-            thread.calls.append(audited)
+            thread.add(audited)
             self._latest[key[:-1]] = audited
 
     def _judge(self, audited: Audited, thread: Thread, rules: Rules | None) -> None:
@@ -108,7 +134,7 @@ class UsageOnly:
         if before is not None:
             growth = _total(audited) - _total(before)
             if growth > 0:
-                thread.growths[growth] += 1
+                thread.grew(growth)
 
     def _diagnose(self, audited: Audited, before: Audited, thread: Thread, rules: Rules | None, lost: int) -> Diagnosis:
         read = audited.call.usage.read_tokens or 0
@@ -162,7 +188,7 @@ class UsageOnly:
         ruled_out: list[Finding],
     ) -> tuple[Cause, ...]:
         """Where the hit ended, judged by the boundaries that earlier calls are known to have left."""
-        older = next((c for c in reversed(thread.calls) if c is not before and endpoint(c) == read), None)
+        older = next((c for c in reversed(thread.ends.get(read, [])) if c is not before), None)
         if older is not None:
             evidence.append(
                 f"the full prefix of {_row(older)} ({read:,}) matches again: that older entry was still there; a "
@@ -170,7 +196,7 @@ class UsageOnly:
             )
             ruled_out.append(Finding("tools_changed", "ruled_out", ["a longer prefix than tools and system was read"]))
             return ("parameter_changed", "history_rewritten", "provider_side")
-        smallest = min(_total(call) for call in thread.calls)
+        smallest = thread.smallest
         if audited.call.usage.write_tokens is None:
             evidence.append(f"the hit ends at {read:,}; boundaries of this provider are not known")
             return _UNMARKED
@@ -208,17 +234,22 @@ class UsageOnly:
     def finish(self) -> None:
         """Add what only later calls show: whether the prefix of an unexplained miss was read in full afterwards."""
         for thread in self._threads.values():
-            for position, audited in enumerate(thread.calls):
-                diagnosis, read = audited.diagnosis, audited.call.usage.read_tokens
-                if diagnosis is None or not read or diagnosis.primary.cause != "unknown" or read != thread.floor:
-                    continue
-                end = endpoint(audited)
-                readers = [c for c in thread.calls[position + 1 :] if c.call.usage.read_tokens == end]
-                if readers:
-                    diagnosis.primary.evidence.append(
-                        f"{_rows(readers)} read this row's full prefix: check history, configuration, and the "
-                        "lookback distance of the new blocks"
-                    )
+            readers: defaultdict[int | None, list[Audited]] = defaultdict(list)
+            for audited in reversed(thread.calls):
+                if audited.call.usage.read_tokens == thread.floor:
+                    _read_again(audited, readers[endpoint(audited)])
+                readers[audited.call.usage.read_tokens].append(audited)
+
+
+def _read_again(audited: Audited, readers: list[Audited]) -> None:
+    """Say of an unexplained partial miss that later calls (the latest first) read its full prefix."""
+    diagnosis = audited.diagnosis
+    if not readers or diagnosis is None or diagnosis.primary.cause != "unknown" or not audited.call.usage.read_tokens:
+        return
+    diagnosis.primary.evidence.append(
+        f"{_rows(readers)} read this row's full prefix: check history, configuration, and the lookback distance of "
+        "the new blocks"
+    )
 
 
 def _other_model(audited: Audited, latest: Audited, rules: Rules | None) -> None:
@@ -242,10 +273,8 @@ def _before(audited: Audited, thread: Thread) -> Audited | None:
     """
     if audited.call.started_at is None:
         return None
-    for call in reversed(thread.calls):
-        if call.call.started_at is None:
-            continue
-        if (call.call.ended_at or call.at) <= audited.at and call.at < audited.at and endpoint(call) != 0:
+    for call in reversed(thread.left):
+        if (call.call.ended_at or call.at) <= audited.at and call.at < audited.at:
             return call
     return None
 
@@ -267,7 +296,8 @@ def _without_rules(before: Audited, gap: float | None, lost: int) -> Diagnosis:
     evidence = [f"no rules are known for provider {before.call.provider!r}, so no cause can be told from numbers"]
     if gap is not None:
         evidence.insert(0, f"{seconds(gap)} since {_row(before)} started")
-    return Diagnosis(Finding("unknown", "possible", evidence, lost), reference=before.index)
+    also = [Finding(cause, "possible", ["the numbers allow it"]) for cause in _ANYTHING]
+    return Diagnosis(Finding("unknown", "possible", evidence, lost), also, reference=before.index)
 
 
 def _lifetime(before: Audited, rules: Rules) -> tuple[int, str]:
@@ -301,7 +331,9 @@ def _row(call: Audited) -> str:
 
 
 def _rows(calls: list[Audited]) -> str:
-    numbers = [call.call.seq for call in calls]
+    """Numbers of calls that are given the latest first; of very many only some: each miss would name them again."""
+    numbers = [call.call.seq for call in reversed(calls[-MOST_NAMED:])]
+    more = f" and {len(calls) - MOST_NAMED:,} more" if len(calls) > MOST_NAMED else ""
     if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
-        return f"rows {numbers[0]}-{numbers[-1]}"
-    return ("rows " if len(numbers) > 1 else "row ") + ", ".join(map(str, numbers))
+        return f"rows {numbers[0]}-{numbers[-1]}{more}"
+    return ("rows " if len(numbers) > 1 else "row ") + ", ".join(map(str, numbers)) + more

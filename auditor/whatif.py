@@ -44,6 +44,10 @@ class Policy(Protocol):
         """The requests as they would have been sent."""
         ...
 
+    def paths(self, trial: "Trial", row: "WhatIf") -> dict[str, Decimal] | None:
+        """Equivalents of the calls it is for, by what the model may do under it; `None` where there is one way only."""
+        ...
+
 
 @dataclass(slots=True)
 class Trial:
@@ -53,7 +57,7 @@ class Trial:
     money: Money
     requests: list[Sent] = field(init=False)
     simulator: Simulator = field(init=False)
-    _diagnosed: dict[str, list[Audited]] = field(default_factory=dict)
+    _diagnosed: dict[str, list[Audited]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.requests = requests_of(self.audit)
@@ -167,10 +171,11 @@ def _table(trial: Trial, policies: Sequence[Policy], budget: int) -> list[WhatIf
         _attribute(trial, policy, row, fixed)
         if fixed or row.saving_equivalents > 0:
             rows.append(row)
-            paths = getattr(policy, "paths", None)
-            row.paths = paths(trial, row) if paths and fixed else None
+            row.paths = policy.paths(trial, row) if fixed else None
     fixes = [policy for policy in policies if trial.diagnosed(policy)]
     every = run(trial, fixes, "all")
+    if not trial.requests:
+        every.note = "no request with a body and a known bill was recorded, so no fix can be replayed"
     useful = [policy for policy in policies if any(row.policy == policy.name for row in rows)]
     if not useful:
         return [every]

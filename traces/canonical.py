@@ -64,13 +64,13 @@ class Run(NamedTuple):
     """Consecutive blocks of one prompt (the head, or one message), held once however often they are sent.
 
     `marks` are the markers on them as (offset, lifetime). `paths` are known for the head only: those of a message
-    depend on its number and on `count`, which is -1 for a content that is one text.
+    depend on its number and on `shape`: how many blocks, or -1 for a content that is one text.
     """
 
     blocks: tuple[Block, ...]
     marks: tuple[tuple[int, Ttl], ...]
     paths: tuple[str, ...]
-    count: int
+    shape: int
     image: bool
     citations: bool
 
@@ -88,6 +88,7 @@ class Interner:
         self._runs: dict[bytes, Run] = {}
         self._steps: dict[bytes, Step] = {}
         self._params: dict[bytes, tuple[tuple[str, str], ...]] = {}
+        self._paths: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def head(self, body: JsonObject, tokens: Mapping[str, int]) -> Step:
         """Tools and system of a body."""
@@ -114,9 +115,7 @@ class Interner:
             known = self._steps[prefix + name] = run, _links(prefix, run)
         return known
 
-    def _run(
-        self, parts: Iterable[anthropic.Part], text: bytes, tokens: Mapping[str, int], count: int | None
-    ) -> Run:
+    def _run(self, parts: Iterable[anthropic.Part], text: bytes, tokens: Mapping[str, int], shape: int | None) -> Run:
         """`text` is the JSON text that holds all parts: what it does not hold is not looked for in each of them."""
         rare = _Rare(text)
         paths, blocks, marks = [], [], []
@@ -129,8 +128,8 @@ class Interner:
                 paths.append(part.path)
         image = rare.image and any(block.image for block in blocks)
         citations = rare.citations and any(block.citations for block in blocks)
-        count = len(blocks) if count is None else count
-        return Run(tuple(blocks), tuple(marks), tuple(paths), count, image, citations)
+        shape = len(blocks) if shape is None else shape
+        return Run(tuple(blocks), tuple(marks), tuple(paths), shape, image, citations)
 
     def _block(self, part: anthropic.Part, recorded: int | None, rare: "_Rare") -> tuple[Block, Ttl | None]:
         """The block of one part, and the lifetime its marker asks for (`None`: unmarked)."""
@@ -165,6 +164,11 @@ class Interner:
             image=rare.image and _IMAGE in raw,
             citations=rare.citations and _CITATIONS in raw,
         )
+
+    def paths(self, found: list[str]) -> tuple[str, ...]:
+        """Pointers of a prompt's blocks, one tuple for all calls of the same shape."""
+        made = tuple(found)
+        return self._paths.setdefault(made, made)
 
     def params(self, found: dict[str, Any]) -> tuple[tuple[str, str], ...]:
         """Parameters as sorted (name, JSON text) pairs, one tuple for all calls that share them."""
@@ -217,18 +221,18 @@ def canonical(call: Call, interner: Interner) -> Prompt | None:
     Raises `MalformedRow` where the body is broken.
     """
     body = call.request
-    if body is None or not anthropic.is_request(body) or call.api in ("chat", "responses"):
+    if body is None or not anthropic.is_request(body, call.provider, call.api):
         return None
     tokens = call.tokens or {}
     head, links = interner.head(body, tokens)
     blocks, paths, image, citations = list(head.blocks), list(head.paths), head.image, head.citations
-    marks = [Mark(offset, ttl) for offset, ttl in head.marks]
+    marks = [_mark(offset, ttl) for offset, ttl in head.marks]
     chain = list(links)
     for index, message in enumerate(anthropic.messages(body)):
         run, links = interner.message(chain[-1] if chain else _ROOT, message, index, tokens)
         if run.marks:
-            marks += [Mark(len(blocks) + offset, ttl) for offset, ttl in run.marks]
-        paths += _message_paths(index, run.count)
+            marks += [_mark(len(blocks) + offset, ttl) for offset, ttl in run.marks]
+        paths += _message_paths(index, run.shape)
         chain += links
         blocks += run.blocks
         image, citations = image or run.image, citations or run.citations
@@ -238,7 +242,7 @@ def canonical(call: Call, interner: Interner) -> Prompt | None:
         platform=platform_of(call.host, call.provider),
         scope=_scope(call.provider, call.host, call.key_fp),
         blocks=tuple(blocks),
-        paths=tuple(paths),
+        paths=interner.paths(paths),
         chain=tuple(chain),
         marks=tuple(marks),
         automatic=anthropic.mark_of(body.get("cache_control")),
@@ -263,6 +267,12 @@ def _message_paths(index: int, count: int) -> tuple[str, ...]:
     if count < 0:
         return (f"/messages/{index}/content",)
     return tuple(f"/messages/{index}/content/{number}" for number in range(count))
+
+
+@lru_cache(maxsize=4096)
+def _mark(index: int, ttl: Ttl) -> Mark:
+    """One object for all markers with a lifetime at an index: a long trace keeps those of each of its calls."""
+    return Mark(index, ttl)
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias, overload
+from typing import Any, AnyStr, Literal, NamedTuple, TypeAlias, overload
 
 from traces import volatile
 from traces.canonical import dump
@@ -73,7 +73,7 @@ class Side(NamedTuple):
 class Divergence:
     """The first change between two prompts.
 
-    index / before_index   block at which the later / earlier prompt departs (their lengths where one just ends)
+    index                  block at which the prompts part (the length of the later one where that just ends)
     path                   JSON pointer into the later body (into the earlier one for a removed block)
     char_offset            characters into the text at `path`, `None` where the change is not inside a text
     token_offset           tokens in front of the change in the later prompt
@@ -83,7 +83,6 @@ class Divergence:
     change: Change
     level: Level
     index: int
-    before_index: int
     path: str
     char_offset: int | None
     token_offset: int
@@ -183,7 +182,6 @@ def _whole_block(
         change=change,
         level=holder.prompt.blocks[index].level,
         index=index,
-        before_index=index,
         path=holder.prompt.paths[index],
         char_offset=None,
         token_offset=after.prompt.tokens_before(index) if after.prompt.ends else 0,
@@ -213,7 +211,6 @@ def _inside(before: Side, after: Side, index: int, change: Change | None) -> Div
         change=change,
         level=prompt.blocks[index].level,
         index=index,
-        before_index=index,
         path=_join(prompt.paths[index], path),
         char_offset=offset,
         token_offset=_tokens_at(prompt, index, offset, two),
@@ -287,8 +284,8 @@ def changed_span(old: str, new: str) -> tuple[int, int, int]:
     return start, len(old) - same, len(new) - same
 
 
-def common_prefix(old: str, new: str) -> int:
-    """Length of the common beginning of two texts."""
+def common_prefix(old: AnyStr, new: AnyStr) -> int:
+    """Length of the common beginning of two texts, in characters, or of two byte strings, in bytes."""
     low, high = 0, min(len(old), len(new))
     while low < high:
         middle = (low + high + 1) // 2

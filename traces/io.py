@@ -8,7 +8,9 @@ removes when it ends. `Source` is that pair: the name the user gave (for message
 
 import atexit
 import gzip
+import os
 import shutil
+import stat
 import sys
 import tempfile
 import zlib
@@ -80,11 +82,14 @@ def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
     Each row that cannot be used goes to `on_reject` with its place. Raises `UnreadableInput` for a file that is not
     there, is of an unknown kind, or gave no call at all (after its rows were reported).
     """
-    source = _source(path)
     report = _Report(on_reject)
-    for call in _calls(source, report):
-        report.calls += 1
-        yield call
+    try:
+        source = _source(path)
+        for call in _calls(source, report):
+            report.calls += 1
+            yield call
+    except OSError as error:  # opened, but reading it fails
+        raise UnreadableInput(f"{_flat(path)}: {(error.strerror or 'cannot be read').lower()}") from None
     if source.damage:
         report(Rejected(Place(source.name, report.line + 1), source.damage))
     if not report.calls:
@@ -246,11 +251,15 @@ def _source(path: Path) -> Source:
     name = f"{path}"
     copied = _copies().get(name)
     if _is_stdin(path):
+        if not copied and sys.stdin is None:
+            raise UnreadableInput(f"{name}: standard input is closed; name a file")
         return copied or _spooled(name, sys.stdin.buffer)
     with _opened(path, name) as file:
+        status = os.fstat(file.fileno())
+        if stat.S_ISBLK(status.st_mode) or (stat.S_ISCHR(status.st_mode) and not file.isatty()):
+            raise UnreadableInput(f"{_flat(name)}: a device, which may never end; name a file")
         if not file.seekable():
             return copied or _spooled(name, file)
-        status = path.stat()
         stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
         if copied and copied.stamp == stamp:
             return copied

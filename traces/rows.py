@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
+from sys import intern
 from typing import Annotated, Any, Literal, NoReturn
 
 import orjson
@@ -114,20 +115,21 @@ def to_call(raw: object, place: Place, context: Context) -> Call:
     ended = _time(row.get("ended_at"), "ended_at", place, context)
     name = row.get("id")
     seq = row.get("seq")
+    # Names that all rows of a session share are held once, not once a row.
     return Call(
         id=f"{context.stem}:{place.line}" if name is None else str(name),
-        trace=row.get("trace") or row.get("session") or context.stem,
-        provider=provider,
+        trace=intern(row.get("trace") or row.get("session") or context.stem),
+        provider=intern(provider),
         started_at=started,
         seq=place.line if seq is None else seq,
-        agent=row.get("agent") or "main",
+        agent=intern(row.get("agent") or "main"),
         parent=row.get("parent"),
         kind=row.get("kind") or "main",
         attempt=row.get("attempt") or 1,
-        api=row.get("api"),
-        host=row.get("host"),
-        key_fp=row.get("key_fp"),
-        model=row.get("model") or _model(request) or _model(response),
+        api=_shared(row.get("api")),
+        host=_shared(row.get("host")),
+        key_fp=_shared(row.get("key_fp")),
+        model=_shared(row.get("model") or _model(request) or _model(response)),
         betas=tuple(row.get("betas") or ()),
         first_token_at=_not_before(started, first, "first_token_at", place, context),
         ended_at=_not_before(started, ended, "ended_at", place, context),
@@ -247,6 +249,10 @@ def _required(row: Row) -> str:
     if row.get("started_at") is None and "usage" not in facts and "response" not in facts:
         raise MalformedRow("started_at is missing, and the row has neither response nor usage to count without it")
     return provider
+
+
+def _shared(name: str | None) -> str | None:
+    return None if name is None else intern(name)
 
 
 def _model(body: JsonObject | None) -> str | None:

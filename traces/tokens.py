@@ -13,7 +13,9 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
+from traces.errors import MalformedRow
 from traces.schema import Call, Prompt
+from traces.wire.usage import MAX_COUNT
 
 SAMPLE_BYTES = 2048
 # Estimated tokens of one block differ from the truth by about this share once the sum is right: code, prose and JSON
@@ -72,8 +74,11 @@ class Meter:
 
 
 def cumulated(counts: Iterable[int]) -> "array[int]":
-    """Running sums, 8 bytes each."""
-    return array("q", accumulate(counts))
+    """Running sums, 8 bytes each. Raises `MalformedRow` for a sum that no count of tokens can be."""
+    try:
+        return array("q", accumulate(counts))
+    except OverflowError:
+        raise MalformedRow("token counts add up to more than 2**63; correct tokens") from None
 
 
 def _own_anchors(prompt: Prompt, call: Call) -> list[tuple[int, int]]:
@@ -112,7 +117,7 @@ def _spread(weights: list[int], anchors: list[tuple[int, int]]) -> "tuple[array[
         start, floor = index + 1, tokens
     total = floor
     for weight in weights[start:]:
-        total += weight
+        total = min(total + weight, MAX_COUNT)
         ends.append(total)
         errors.append(round(FREE_ERROR * (total - floor)) + 1)
     return ends, errors

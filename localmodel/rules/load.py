@@ -279,7 +279,7 @@ def _layers(path: Path, below: tuple[Path, ...]) -> list[_Layer]:
         document = tomllib.loads(data.decode(), parse_float=Decimal)
     except OSError as error:
         _fail(place, f"cannot be read: {error.strerror}; give a built-in name or a TOML file")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         _fail(place, f"not TOML: {' '.join(str(error).split())}")
     parents: list[_Layer] = []
     if "inherits" in document:

@@ -200,17 +200,17 @@ def readable(entry: Entry, at: datetime) -> bool:
 
 def _updates(lookup: Lookup, plan: Plan, hit: int, at: datetime, readable_at: datetime) -> Updates:
     """Entries after the request: the one read and those at its breakpoints refreshed, missing ones written."""
-    prompt, salts, rules = plan.prompt, plan.salts, plan.rules
+    chain, blocks, salts, rules = plan.prompt.chain, plan.prompt.blocks, plan.salts, plan.rules
     updates: Updates = []
     if hit >= 0:
-        key = (prompt.chain[hit], salts[prompt.blocks[hit].level])
+        key = (chain[hit], salts[blocks[hit].level])
         read = lookup(key)
         assert read is not None
         updates.append((key, _refreshed(read, at, read.readable_at)))
     for point in plan.eligible:
         if point.index == hit:
             continue
-        key = (prompt.chain[point.index], salts[prompt.blocks[point.index].level])
+        key = (chain[point.index], salts[blocks[point.index].level])
         old = lookup(key)
         if old is None or not alive(old, at):
             updates.append((key, Entry(point.ttl, rules.ttl_s[point.ttl], at, at, readable_at)))

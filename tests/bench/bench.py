@@ -1,6 +1,7 @@
 """Measures `cachewright audit` on a large generated trace, and what it costs to start.
 
-    python tests/bench/bench.py --sessions 2000
+    python tests/bench/bench.py --sessions 2000     28,000 calls, 700 MB, some minutes
+    python tests/bench/bench.py --sessions 60 --repeat 1     840 calls, 21 MB, for a first look
 
 Each command runs in a process of its own; the numbers are medians of `--repeat` runs from `wait4` of that process:
 wall and CPU seconds (user + system), and the peak of its resident memory. This script stays small and makes the trace
@@ -69,12 +70,14 @@ def line(name: str, calls: int, cost: Cost) -> str:
 
 
 def audits(cachewright: list[str], trace: Path, work: Path, calls: int, repeat: int) -> None:
-    """Print the rows of the large trace, without a store and with a fresh one for each run."""
+    """Print the rows of the large trace (all with --json), without a store and with a fresh one for each run."""
     audit = [*cachewright, "audit", str(trace), "--json"]
-    print(line("audit --json --no-store", calls, median(lambda: [*audit, "--no-store"], repeat)), flush=True)
+    bare = [*audit, "--no-store", "--what-if", "none"]
+    print(line("audit --no-store --what-if none", calls, median(lambda: bare, repeat)), flush=True)
+    print(line("audit --no-store", calls, median(lambda: [*audit, "--no-store"], repeat)), flush=True)
     fresh = iter(range(repeat))
     stored = median(lambda: [*audit, "--db", str(work / f"{next(fresh)}.db")], repeat)
-    print(line("audit --json --db NEW", calls, stored), flush=True)
+    print(line("audit --db NEW", calls, stored), flush=True)
 
 
 def starts(cachewright: list[str]) -> None:
@@ -107,7 +110,8 @@ def main() -> None:
         subprocess.run(make, check=True)
         calls = CALLS_PER_SESSION * args.sessions
         size = trace.stat().st_size / 1e6
-        print(f"{calls:,} calls, {size:,.0f} MB, medians of {args.repeat} ({START_REPEAT} for starts)")
+        repeats = f"medians of {args.repeat} ({START_REPEAT} for starts)"
+        print(f"{calls:,} calls, {size:,.0f} MB, {repeats}, {os.cpu_count()} CPUs")
         print(f"{'':<34} {'wall s':>8} {'CPU s':>8} {'calls/s':>10} {'peak MiB':>9}", flush=True)
         audits(cachewright, trace, Path(folder), calls, args.repeat)
         starts(cachewright)

@@ -11,7 +11,8 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "format.md").read_text()
 
 
 def _fence(language: str, number: int) -> str:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[number]
+    found: list[str] = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    return found[number]
 
 
 def test_trace_line(tmp_path: Path) -> None:
