@@ -1,5 +1,6 @@
 """The command line: the only place where the parts are put together. Sub-commands are loaded when called."""
 
+import contextlib
 import importlib
 import os
 import sys
@@ -66,8 +67,14 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # here, because click's own answer to it is exit code 1, which means findings
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing to flush at exit either
+            _drop_output()
             sys.exit(ExitCode.DONE)
+        except OSError as error:  # what has a file's name is explained where that file is used; this is a full disk
+            _drop_output()
+            place = error.filename or "output"
+            fail(f"{place}: {error.strerror or error}; free some space or write elsewhere", ExitCode.UNREADABLE)
+        except MemoryError:
+            fail("out of memory; audit fewer files at once", ExitCode.UNREADABLE)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run, and turn every foreseen failure into one line on stderr and an exit code."""
@@ -78,10 +85,24 @@ class LazyGroup(click.Group):
             sys.exit(ExitCode.STOPPED)
 
 
+def warn(message: str) -> None:
+    """One line on stderr, in which nothing acts on a terminal: it may hold names from a trace or a command line."""
+    from auditor.visible import visible
+
+    with contextlib.suppress(OSError):  # nobody can be told that stderr is full, and exit codes still speak
+        click.echo(visible(" ".join(message.split())), err=True)
+
+
 def fail(message: str, code: ExitCode) -> NoReturn:
     """End the process with one line on stderr."""
-    click.echo(f"cachewright: {' '.join(message.split())}", err=True)
+    warn(f"cachewright: {message}")
     sys.exit(code)
+
+
+def _drop_output() -> None:
+    """Send what is still to be written to nowhere, so that the flush at exit does not fail once more."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

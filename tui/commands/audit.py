@@ -2,9 +2,9 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,9 +14,17 @@ from auditor.errors import AuditError
 from auditor.gather import Progress
 from auditor.records import Audited
 from localmodel.rules.errors import RulesError
+from localmodel.rules.load import Ruleset
 from traces.errors import TraceError
 from traces.schema import Call, JsonObject
-from tui.cli import ExitCode, fail
+from tui.cli import ExitCode, fail, warn
+from tui.commands.options import LIMIT, echo_json
+
+if TYPE_CHECKING:  # loaded where they are used, so that `--help` stays quick
+    from auditor.money import Money
+    from auditor.store import Store
+    from auditor.totals import Totals
+    from auditor.whatif import WhatIf
 
 # Rejected rows are named one by one up to here; the rest are counted.
 MOST_REJECTED = 20
@@ -34,8 +42,8 @@ SEARCH_BUDGET = 60_000
     "--what-if", type=click.Choice(["none", "all"]), default="all", show_default=True, help="Replay the fixes too."
 )
 @click.option("--no-store", is_flag=True, help="Leave the store alone.")
-@click.option("--fail-under-hit-ratio", type=float, metavar="RATIO", help="Exit 1 if less was read than this share.")
-@click.option("--fail-on-avoidable", type=float, metavar="USD", help="Exit 1 if more than this was avoidable.")
+@click.option("--fail-under-hit-ratio", type=LIMIT, metavar="RATIO", help="Exit 1 if less was read than this share.")
+@click.option("--fail-on-avoidable", type=LIMIT, metavar="USD", help="Exit 1 if more than this was avoidable.")
 def command(
     paths: tuple[Path, ...],
     db: Path | None,
@@ -75,7 +83,7 @@ def command(
         fail(f"avoidable {saving} USD is over {fail_on_avoidable}", ExitCode.FINDINGS)
 
 
-def _audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, ruleset: Any) -> Audit:
+def _audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, ruleset: Ruleset) -> Audit:
     """Read, store and audit. The store failing is a warning: the audit goes on without it."""
     from auditor.store import Store, default_path
 
@@ -89,19 +97,35 @@ def _audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, ruleset: 
             except AuditError as error:
                 if not paths or db is not None:
                     raise
-                click.echo(f"not stored: {error}", err=True)
+                warn(f"not stored: {error}")
         if not paths:
             assert store is not None
             calls = store.calls()
         else:
             calls = _read(paths)
             if store is not None:
-                calls = store.through(calls, lambda error: click.echo(f"not stored: {error}", err=True))
+                calls = store.through(calls, stack.enter_context(_unstored()))
         with _progress() as bar:
             result = audit(calls, ruleset, _body_reader(store if not paths else None), progress=bar)
-        if store is not None:
+        if store is not None and store.working:
             _save(store, result)
         return result
+
+
+@contextlib.contextmanager
+def _unstored() -> Iterator[Callable[[AuditError], None]]:
+    """Names calls that could not be stored one by one up to a limit, and counts the rest at the end."""
+    told = 0
+
+    def tell(error: AuditError) -> None:
+        nonlocal told
+        told += 1
+        if told <= MOST_REJECTED:
+            warn(f"not stored: {error}")
+
+    yield tell
+    if told > MOST_REJECTED:
+        warn(f"… and {told - MOST_REJECTED:,} more calls not stored")
 
 
 def _read(paths: tuple[Path, ...]) -> Iterator[Call]:
@@ -114,7 +138,7 @@ def _read(paths: tuple[Path, ...]) -> Iterator[Call]:
         nonlocal rejected
         rejected += 1
         if rejected <= MOST_REJECTED:
-            click.echo(f"{row}{' (may still be written)' if row.pending else ''}", err=True)
+            warn(f"{row}{' (may still be written)' if row.pending else ''}")
 
     read, unreadable = 0, []
     for path in io.find(paths):
@@ -125,14 +149,14 @@ def _read(paths: tuple[Path, ...]) -> Iterator[Call]:
         except TraceError as error:
             unreadable.append(str(error))
     for message in unreadable if read else unreadable[:-1]:
-        click.echo(message, err=True)
+        warn(message)
     if rejected > MOST_REJECTED:
-        click.echo(f"… and {rejected - MOST_REJECTED:,} more rows with remarks", err=True)
+        warn(f"… and {rejected - MOST_REJECTED:,} more rows with remarks")
     if unreadable and not read:
         raise TraceError(unreadable[-1])
 
 
-def _body_reader(store: Any) -> BodyOf:
+def _body_reader(store: "Store | None") -> BodyOf:
     """How a diagnosis gets a body again: from the store where calls came from it, else from the trace file."""
     from traces import io
 
@@ -140,8 +164,7 @@ def _body_reader(store: Any) -> BodyOf:
         call = audited.call
         try:
             if store is not None and call.key is not None:
-                body: JsonObject | None = store.request(call.key)
-                return body
+                return store.request(call.key)
             return io.read_request(call.place) if call.place is not None else None
         except (TraceError, AuditError, OSError):
             return None
@@ -152,7 +175,7 @@ def _body_reader(store: Any) -> BodyOf:
 @contextlib.contextmanager
 def _progress() -> Iterator[Progress | None]:
     """A progress bar on stderr, when that is a terminal and the work is long."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():  # None where the caller closed it
         yield None
         return
     from rich.console import Console
@@ -168,32 +191,29 @@ def _progress() -> Iterator[Progress | None]:
         yield advance
 
 
-def _save(store: Any, result: Audit) -> None:
+def _save(store: "Store", result: Audit) -> None:
     from auditor.outcomes import outcome_rows
 
     try:
         store.save_outcomes(result.ruleset.digest, outcome_rows(result))
     except AuditError as error:
-        click.echo(f"outcomes not stored: {error}", err=True)
+        warn(f"outcomes not stored: {error}")
 
 
-def _what_if(result: Audit, money: Any) -> Any:
+def _what_if(result: Audit, money: "Money") -> "list[WhatIf]":
     from auditor.policies import POLICIES
     from auditor.whatif import Trial, table
 
     return table(Trial(result, money), POLICIES, budget=SEARCH_BUDGET)
 
 
-def _print(result: Audit, sums: Any, rows: Any, money: Any, as_json: bool, title: str) -> None:
+def _print(result: Audit, sums: "Totals", rows: "list[WhatIf]", money: "Money", as_json: bool, title: str) -> None:
     for warning in result.warnings[:MOST_REJECTED]:
-        click.echo(warning, err=True)
+        warn(warning)
     if as_json:
-        import orjson
-
         from auditor.report import as_json as report
 
-        data = orjson.dumps(report(result, sums, rows, money), option=orjson.OPT_INDENT_2)
-        click.echo(data)
+        echo_json(report(result, sums, rows, money))
         return
     from auditor.text import render, shown
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from tui.cli import ExitCode, fail
-from tui.commands.options import moment_option
+from tui.commands.options import echo_json, moment_option
 
 
 @click.command()
@@ -21,8 +21,6 @@ def command(a: str, b: str, as_json: bool, rules: str, at: datetime | None) -> N
     A and B are request bodies (JSON files), or calls of a trace written as FILE:NUMBER (the number, counted from 1,
     or the id of a call), such as `cachewright diff run.jsonl:4 run.jsonl:5`.
     """
-    import orjson
-
     from auditor.compare import as_json as report
     from auditor.compare import as_text, compare
     from localmodel.rules.errors import RulesError
@@ -34,16 +32,19 @@ def command(a: str, b: str, as_json: bool, rules: str, at: datetime | None) -> N
         found = compare(one, two, (raw_one, raw_two), load(rules), at)
     except (TraceError, RulesError) as error:
         fail(str(error), ExitCode.UNREADABLE)
-    click.echo(orjson.dumps(report(found), option=orjson.OPT_INDENT_2) if as_json else as_text(found))
+    if as_json:
+        echo_json(report(found))
+    else:
+        click.echo(as_text(found))
 
 
 def _body(name: str) -> tuple[dict[str, object], bytes]:
     """A body by file name or FILE:NUMBER, with its raw text where it is a file of its own."""
-    from auditor.lint import read_body
+    from auditor.lint import read_body, read_body_and_text
 
     path = Path(name)
     if path.exists():
-        return read_body(path), path.read_bytes()
+        return read_body_and_text(path)
     file, _, wanted = name.rpartition(":")
     if file and wanted and Path(file).exists():
         return _call(Path(file), wanted)
@@ -56,7 +57,7 @@ def _call(path: Path, wanted: str) -> tuple[dict[str, object], bytes]:
     from traces.errors import UnreadableInput
 
     for number, call in enumerate(io.read(path), 1):
-        if wanted == call.id or (wanted.isdigit() and int(wanted) == number):
+        if wanted == call.id or wanted == f"{number}":
             if call.request is None:
                 raise UnreadableInput(f"{path}:{wanted}: this call was recorded without its body")
             return call.request, dump(call.request)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from tui.cli import ExitCode, fail
-from tui.commands.options import moment_option
+from tui.cli import ExitCode, fail, warn
+from tui.commands.options import echo_json, moment_option
 
 
 @click.command()
@@ -21,8 +21,6 @@ def command(files: tuple[Path, ...], as_json: bool, rules: str, platform: str, a
     FILE is a request body (JSON) or a native trace, whose requests are all checked. Exits 1 if the provider would
     refuse a request.
     """
-    import orjson
-
     from auditor.lint import as_json as report
     from auditor.lint import as_text, lint_file
     from localmodel.rules.errors import RulesError
@@ -34,18 +32,22 @@ def command(files: tuple[Path, ...], as_json: bool, rules: str, platform: str, a
         ruleset = load(rules)
     except RulesError as error:
         fail(str(error), ExitCode.UNREADABLE)
+
+    def reject(error: TraceError) -> None:
+        warn(f"cachewright: {error}")
+
     for file in files:
         try:
-            for place, findings in lint_file(file, ruleset, moment=at, platform=platform):
+            for place, findings in lint_file(file, ruleset, moment=at, platform=platform, on_reject=reject):
                 refused = refused or any(finding.severity == "error" for finding in findings)
                 reports.append(report(place, findings))
                 if not as_json and findings:
-                    click.echo(as_text(place, findings))
+                    click.echo(as_text(place, findings), nl=False)
         except TraceError as error:
             unreadable += 1
-            click.echo(f"cachewright: {error}", err=True)
+            reject(error)
     if as_json:
-        click.echo(orjson.dumps(reports, option=orjson.OPT_INDENT_2))
+        echo_json(reports)
     elif not any(each["findings"] for each in reports) and not unreadable:
         click.echo(f"{len(reports)} requests checked, nothing found")
     if unreadable == len(files):

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from tui.cli import ExitCode, fail
-from tui.commands.options import moment_option
+from tui.commands.options import echo_json, moment_option
 
 
 @click.group()
@@ -24,8 +24,6 @@ def show(model: str, at: datetime | None, prices: Path | None, as_json: bool) ->
 
     Without --at the whole history is listed; with it, the row in force.
     """
-    import orjson
-
     from auditor.errors import AuditError
     from auditor.pricing import as_json as report
     from auditor.pricing import as_text, open_prices
@@ -37,4 +35,7 @@ def show(model: str, at: datetime | None, prices: Path | None, as_json: bool) ->
         fail(str(error), ExitCode.UNREADABLE)
     if not rows:
         fail(f"{model}: unpriced, no price is known for this model; name it in a --prices FILE", ExitCode.FINDINGS)
-    click.echo(orjson.dumps(report(rows), option=orjson.OPT_INDENT_2) if as_json else as_text(rows))
+    if as_json:
+        echo_json(report(rows))
+    else:
+        click.echo(as_text(rows))

@@ -33,4 +33,4 @@ def show(provider: str, model: str | None, at: datetime | None, as_json: bool) -
         rows = rows_of(load(provider), model=model, moment=at)
     except RulesError as error:
         fail(str(error), ExitCode.UNREADABLE)
-    click.echo(report(rows) if as_json else as_text(rows))
+    click.echo((report(rows) if as_json else as_text(rows)).rstrip("\n"))
