@@ -4,6 +4,7 @@
 ours in that table means that a newer program wrote the file.
 """
 
+import sqlite3
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -70,11 +71,20 @@ def migrations() -> "Migrations":
     return steps
 
 
-def version(db: "Database") -> int:
-    """Return the number of the last step applied to a file: 0 for a new one, above `VERSION` for a newer one's."""
-    return max((int(each.name[1:5]) for each in migrations().applied(db)), default=0)
+def version(conn: sqlite3.Connection) -> int:
+    """Return the number of the last step applied to a file: 0 for a new one, above `VERSION` for a newer one's.
+
+    Reads the table that sqlite-utils keeps, so that opening a store that is up to date need not import the package.
+    """
+    kept = conn.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '_sqlite_migrations'").fetchone()
+    if kept is None:
+        return 0
+    names = conn.execute("SELECT name FROM _sqlite_migrations WHERE migration_set = ?", (SET,)).fetchall()
+    return max((int(name[1:5]) for (name,) in names), default=0)
 
 
-def migrate(db: "Database") -> None:
+def migrate(conn: sqlite3.Connection) -> None:
     """Apply the steps that are missing. Run it in a write transaction, so that two openers do not both apply one."""
-    migrations().apply(db)
+    from sqlite_utils import Database
+
+    migrations().apply(Database(conn, execute_plugins=False))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
+from typing import NamedTuple
 
 from auditor.heads import stable_head
 from auditor.placement import cheapest_placement
@@ -154,31 +155,42 @@ def _mark_previous_endpoint(sent: list[Sent], trial: Trial, policy: Policy) -> l
     """Mark, in the request that adds too many blocks, the place where the request before ended."""
     where, out = _by_call(sent), list(sent)
     for audited in trial.diagnosed(policy):
-        shared = _shared(sent, where, audited)
-        if shared is not None:
-            own = out[where[audited.index]]
-            marked = with_mark(own.prompt, shared, _limit(audited))
-            out[where[audited.index]] = replace(own, prompt=marked)
+        pair = _pair(sent, where, audited)
+        if pair is not None:
+            _mark(out, pair.own, pair.shared, audited)
     return out
 
 
-def _shared(sent: list[Sent], where: dict[int, int], audited: Audited) -> int | None:
-    """Last block that a call has in common with the call it lost tokens from, `None` where they share none."""
+def _mark(out: list[Sent], position: int, block: int, audited: Audited) -> None:
+    out[position] = replace(out[position], prompt=with_mark(out[position].prompt, block, _limit(audited)))
+
+
+class _Pair(NamedTuple):
+    """Positions of the request that tokens were lost from and of the one that lost them; the last block they share."""
+
+    earlier: int
+    own: int
+    shared: int
+
+
+def _pair(sent: list[Sent], where: dict[int, int], audited: Audited) -> _Pair | None:
+    """A call with the call it lost tokens from, `None` where they share no block."""
     reference = audited.diagnosis.reference if audited.diagnosis else None
     if reference is None or reference not in where or audited.index not in where:
         return None
-    count = common_blocks(sent[where[reference]].prompt, sent[where[audited.index]].prompt)
-    return count - 1 if count else None
+    earlier, own = where[reference], where[audited.index]
+    count = common_blocks(sent[earlier].prompt, sent[own].prompt)
+    return _Pair(earlier, own, count - 1) if count else None
 
 
 def _merge_blocks(sent: list[Sent], trial: Trial, policy: Policy) -> list[Sent]:
     """Send runs of new text blocks as one block, here and wherever the same beginning is sent again."""
     where, runs = _by_call(sent), {}
     for audited in trial.diagnosed(policy):
-        shared = _shared(sent, where, audited)
-        if shared is not None:
-            prompt = sent[where[audited.index]].prompt
-            for start, end in _text_runs(prompt, shared + 1):
+        pair = _pair(sent, where, audited)
+        if pair is not None:
+            prompt = sent[pair.own].prompt
+            for start, end in _text_runs(prompt, pair.shared + 1):
                 runs[prompt.chain[end]] = (start, end)
     return [_merged_prompt(one, runs) for one in sent]
 
@@ -210,16 +222,14 @@ def _stagger(sent: list[Sent], trial: Trial, policy: Policy) -> list[Sent]:
     """Mark the common endpoint of calls that start together and let the others wait for the first response."""
     where, out = _by_call(sent), list(sent)
     for audited in trial.diagnosed(policy):
-        shared = _shared(sent, where, audited)
-        if shared is None or audited.diagnosis is None or audited.diagnosis.reference is None:
+        pair = _pair(sent, where, audited)
+        if pair is None:
             continue
-        leader, own = where[audited.diagnosis.reference], where[audited.index]
-        limit = _limit(audited)
-        out[leader] = replace(out[leader], prompt=with_mark(out[leader].prompt, shared, limit))
-        follower = out[own]
-        wait = max(timedelta(0), out[leader].readable_at - follower.at)
-        prompt = with_mark(follower.prompt, shared, limit)
-        out[own] = replace(follower, prompt=prompt, at=follower.at + wait, readable_at=follower.readable_at + wait)
+        _mark(out, pair.earlier, pair.shared, audited)
+        _mark(out, pair.own, pair.shared, audited)
+        follower = out[pair.own]
+        wait = max(timedelta(0), out[pair.earlier].readable_at - follower.at)
+        out[pair.own] = replace(follower, at=follower.at + wait, readable_at=later(follower.readable_at, wait))
     return out
 
 
@@ -227,12 +237,10 @@ def _mark_common_end(sent: list[Sent], trial: Trial, policy: Policy) -> list[Sen
     """Mark the last block that both requests share, in the one that should write it and the one that should read it."""
     where, out = _by_call(sent), list(sent)
     for audited in trial.diagnosed(policy):
-        shared = _shared(sent, where, audited)
-        if shared is None or audited.diagnosis is None or audited.diagnosis.reference is None:
-            continue
-        for position in (where[audited.diagnosis.reference], where[audited.index]):
-            one = out[position]
-            out[position] = replace(one, prompt=with_mark(one.prompt, shared, _limit(audited)))
+        pair = _pair(sent, where, audited)
+        if pair is not None:
+            _mark(out, pair.earlier, pair.shared, audited)
+            _mark(out, pair.own, pair.shared, audited)
     return out
 
 

@@ -63,10 +63,10 @@ def readable_from(call: Call, fallback_s: int) -> datetime:
     return call.first_token_at or call.ended_at or later(start_of(call), fallback_s)
 
 
-def later(moment: datetime, seconds: float) -> datetime:
-    """`moment` + `seconds`; a recorded moment at the very end of the calendar stays there."""
+def later(moment: datetime, by: timedelta | float) -> datetime:
+    """`moment` + `by` (seconds where it is a number); a recorded moment at the very end of the calendar stays there."""
     try:
-        return moment + timedelta(seconds=seconds)
+        return moment + (by if isinstance(by, timedelta) else timedelta(seconds=by))
     except OverflowError:
         return datetime.max.replace(tzinfo=UTC)
 

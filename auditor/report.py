@@ -1,5 +1,6 @@
 """The machine-readable report, schema `cachewright.audit/1`: tokens as integers, money as decimal strings."""
 
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -11,22 +12,33 @@ from auditor.records import Audited, Diagnosis, Finding
 from auditor.totals import CauseSum, Sum, Totals
 from auditor.whatif import WhatIf
 from localmodel.rules.types import RuleValue
+from traces.canonical import dump
 from traces.divergence import Divergence
 from traces.schema import JsonObject
 
 SCHEMA = "cachewright.audit/1"
 
 
-def as_json(audit: Audit, totals: Totals, what_if: list[WhatIf], money: Money) -> JsonObject:
-    """The whole report as a JSON object."""
-    return {
-        "schema": SCHEMA,
-        "ruleset": {"provider": audit.ruleset.provider, "digest": audit.ruleset.digest},
-        "totals": totals_json(totals),
-        "calls": [call_json(audited, money, audit.calls) for audited in audit.calls],
-        "what_if": [what_if_json(row, audit.calls) for row in what_if],
-        "warnings": audit.warnings,
-    }
+def lines(audit: Audit, totals: Totals, what_if: list[WhatIf], money: Money) -> Iterator[bytes]:
+    """The whole report as one JSON object, a line for each call: a long one need never be in memory as a whole."""
+    head = {"schema": SCHEMA, "ruleset": {"provider": audit.ruleset.provider, "digest": audit.ruleset.digest}}
+    yield dump(head)[:-1] + b","
+    yield b'"totals":' + dump(totals_json(totals)) + b","
+    yield b'"calls":['
+    yield from _separated(call_json(audited, money, audit.calls) for audited in audit.calls)
+    yield b'],"what_if":['
+    yield from _separated(what_if_json(row, audit.calls) for row in what_if)
+    yield b'],"warnings":' + dump(audit.warnings) + b"}"
+
+
+def _separated(items: Iterable[JsonObject]) -> Iterator[bytes]:
+    """One line an item, a comma between two."""
+    line = b""
+    for item in items:
+        if line:
+            yield line + b","
+        line = dump(item)
+    yield line
 
 
 def totals_json(totals: Totals) -> JsonObject:

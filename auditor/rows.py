@@ -4,7 +4,8 @@ Text goes into SQLite as text, except where it has lone surrogates, which SQLite
 ISO text in UTC with microseconds. JSON is packed text (`auditor.skeleton`). Absent stays NULL and 0 stays 0.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -16,7 +17,8 @@ from traces.schema import Call, JsonObject, Place, Usage
 _USAGE = ("input_tokens", "read_tokens", "write_tokens", "write_5m_tokens", "write_1h_tokens", "output_tokens")
 _PLACE = ("file", "line", "offset", "length")
 _TIMES = ("started_at", "first_token_at", "ended_at")
-_TEXTS = ("id", "trace", "provider", "agent", "parent", "api", "host", "key_fp", "model", "file")
+_TEXTS = ("id", "trace", "provider", "agent", "parent", "kind", "clock", "api", "host", "key_fp", "model", "file")
+_WHOLE = ("seq", "attempt", "status", *_USAGE, "line", "offset", "length")
 _PLAIN = (
     *("id", "trace", "provider", "started_at", "seq", "agent", "parent", "kind", "attempt", "api", "host", "key_fp"),
     *("model", "first_token_at", "ended_at", "status", "clock"),
@@ -30,6 +32,19 @@ CALL_COLUMNS = (
 OUTCOME_COLUMNS = (
     *("call", "read_tokens", "write_tokens", "uncached_tokens", "verdict", "cause", "lost_tokens", "diagnosis"),
 )
+
+
+class DamagedRow(ValueError):
+    """A stored row is not what was written; `Store` says so as a `StoreError`."""
+
+
+@contextmanager
+def undamaged(what: str) -> Iterator[None]:
+    """Take whatever goes wrong in reading a stored row for what it means: others than this program changed it."""
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError, LookupError, StopIteration, RecursionError) as error:
+        raise DamagedRow(f"{what}: {error or type(error).__name__}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +143,11 @@ def call_row(call: Call, body: Body) -> tuple[Any, ...]:
 def call_of(row: tuple[Any, ...], request: JsonObject | None) -> Call:
     """Return the call that `call_row` wrote; `request` is its body, put together again."""
     values = dict(zip(CALL_COLUMNS, row, strict=True))
+    for name in _WHOLE:
+        if values[name] is not None and type(values[name]) is not int:
+            raise DamagedRow(f"{name} is no whole number")
+    if type(values["key"]) is not bytes:
+        raise DamagedRow("key is no digest")
     for name in _TEXTS:
         values[name] = _string(values[name])
     for name in _TIMES:

@@ -16,13 +16,14 @@ from itertools import islice
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from auditor import migrations
 from auditor.errors import StoreError as StoreError
 from auditor.rows import (
     CALL_COLUMNS,
     OUTCOME_COLUMNS,
+    DamagedRow,
     body_of,
     call_of,
     call_row,
@@ -30,14 +31,12 @@ from auditor.rows import (
     outcome_of,
     outcome_row,
     sql_text,
+    undamaged,
 )
 from auditor.rows import OutcomeRow as OutcomeRow
 from auditor.rows import call_key as call_key
 from auditor.skeleton import DIGEST_BYTES, join, pack, unpack
 from traces.schema import Call, JsonObject
-
-if TYPE_CHECKING:
-    from sqlite_utils import Database
 
 BUSY_S = 10.0
 """Seconds to wait for another writer; its batches take well under one."""
@@ -108,12 +107,11 @@ def default_path() -> Path:
 class Store:
     """An open store; a context manager. Every method raises StoreError where the file fails."""
 
-    def __init__(self, path: Path, db: "Database") -> None:
-        """Use `Store.open`; `db` must be at the current version."""
+    def __init__(self, path: Path, conn: sqlite3.Connection) -> None:
+        """Use `Store.open`; the file must be at the current version."""
         self.working = True
         self._path = path
-        self._conn = db.conn
-        self._db = db
+        self._conn = conn
         self._known: set[bytes] = set()
         self._texts: dict[bytes, bytes] = {}
         self._texts_size = 0
@@ -124,13 +122,11 @@ class Store:
 
         Raises StoreError for a file that is not a store, is newer than this program or cannot be used.
         """
-        from sqlite_utils import Database
-
         _make_file(path)
         with _explained(path):
             conn = sqlite3.connect(path, timeout=busy_s, isolation_level=None)
             try:
-                store = cls(path, Database(conn, execute_plugins=False))
+                store = cls(path, conn)
                 store._prepare(busy_s)
             except BaseException:
                 conn.close()
@@ -139,7 +135,7 @@ class Store:
 
     def close(self) -> None:
         """Close the file; the last one to close it also removes the write-ahead files."""
-        self._db.close()
+        self._conn.close()
 
     def __enter__(self) -> Self:
         return self
@@ -213,7 +209,8 @@ class Store:
             row = self._conn.execute("SELECT request, blocks FROM calls WHERE key = ?", (key,)).fetchone()
             if row is None:
                 raise StoreError(f"{self._path}: no call has the key {key.hex()}; import its trace first")
-            return self._request(*row)
+            with undamaged(f"the call {key.hex()}"):
+                return self._request(*row)
 
     def save_outcomes(self, ruleset_digest: str, rows: Iterable[OutcomeRow]) -> None:
         """Store what a ruleset says about calls that are stored: replaces its own rows, leaves other rulesets'.
@@ -232,7 +229,9 @@ class Store:
         for (key,) in keys:
             with _explained(self._path):
                 row = self._conn.execute(_ONE_OUTCOME, (ruleset_digest, key)).fetchone()
-            yield outcome_of(row)
+                with undamaged(f"the outcome of {key.hex()}"):
+                    outcome = outcome_of(row)
+            yield outcome
 
     def counts(self) -> Counts:
         """Count the rows."""
@@ -242,8 +241,8 @@ class Store:
 
     def _prepare(self, busy_s: float) -> None:
         """Refuse what is not ours or newer, before anything is written; then set the file up."""
-        tables = self._db.table_names()
-        version = migrations.version(self._db)
+        tables = self._conn.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table'").fetchone()[0]
+        version = migrations.version(self._conn)
         if tables and not version:
             raise StoreError(f"{self._path}: is another program's SQLite database; name another file")
         if version > migrations.VERSION:
@@ -255,7 +254,7 @@ class Store:
         _write_ahead(self._conn, busy_s)
         if version < migrations.VERSION:
             with self._writing():
-                migrations.migrate(self._db)
+                migrations.migrate(self._conn)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -302,7 +301,10 @@ class Store:
 
     def _call(self, number: int) -> Call:
         row = self._conn.execute(_ONE_CALL, (number,)).fetchone()
-        return call_of(row, self._request(*row[-2:]))
+        if row is None:
+            raise DamagedRow(f"call number {number} is gone")
+        with undamaged(f"call number {number}"):
+            return call_of(row, self._request(*row[-2:]))
 
     def _request(self, skeleton: bytes | None, packed: bytes | None) -> JsonObject | None:
         if skeleton is None or packed is None:
@@ -360,5 +362,5 @@ def _explained(path: Path) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", 0)
         fault = _FAULTS.get(code) or _FAULTS.get(code & 0xFF) or f"cannot be used; {_REMEDY}"
         raise StoreError(f"{path}: {fault} (SQLite: {error})") from error
-    except zlib.error as error:
+    except (zlib.error, DamagedRow, UnicodeDecodeError) as error:
         raise StoreError(f"{path}: is damaged ({error}); {_REMEDY}") from error

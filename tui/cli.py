@@ -63,10 +63,16 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command. Where the reader of stdout went away (`| head`), there is nothing more to say."""
+        """Run a command, and turn every foreseen failure into one line on stderr and an exit code.
+
+        Here and not around `main`, because click's own answer to these is exit code 1, which means findings. Where the
+        reader of stdout went away (`| head`), there is nothing more to say.
+        """
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # here, because click's own answer to it is exit code 1, which means findings
+        except KeyboardInterrupt:
+            fail("stopped", ExitCode.STOPPED)
+        except BrokenPipeError:
             _drop_output()
             sys.exit(ExitCode.DONE)
         except OSError as error:  # what has a file's name is explained where that file is used; this is a full disk
@@ -75,14 +81,6 @@ class LazyGroup(click.Group):
             fail(f"{place}: {error.strerror or error}; free some space or write elsewhere", ExitCode.UNREADABLE)
         except MemoryError:
             fail("out of memory; audit fewer files at once", ExitCode.UNREADABLE)
-
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run, and turn every foreseen failure into one line on stderr and an exit code."""
-        try:
-            return super().main(*args, **kwargs)
-        except KeyboardInterrupt:
-            click.echo("stopped", err=True)
-            sys.exit(ExitCode.STOPPED)
 
 
 def warn(message: str) -> None:

@@ -7,7 +7,7 @@ from auditor.audit import audit
 from auditor.money import Money
 from auditor.policies import POLICIES
 from auditor.pricing import PriceList
-from auditor.report import as_json
+from auditor.report import lines
 from auditor.totals import totals
 from auditor.whatif import Trial, table
 from localmodel.rules.load import load
@@ -23,7 +23,8 @@ def report(rows: list[Json]) -> Json:
     result = audit(calls, load("anthropic"), lambda audited: bodies[audited.call.id])
     money = Money(result.calls, PriceList(lambda provider, model: (), None))
     rows_of_table = table(Trial(result, money), POLICIES, budget=60_000)
-    return as_json(result, totals(result.calls, money), rows_of_table, money)
+    found: Json = json.loads(b"".join(lines(result, totals(result.calls, money), rows_of_table, money)))
+    return found
 
 
 def answers(rows: list[Json]) -> dict[int, Json]:

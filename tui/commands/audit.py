@@ -18,7 +18,7 @@ from localmodel.rules.load import Ruleset
 from traces.errors import TraceError
 from traces.schema import Call, JsonObject
 from tui.cli import ExitCode, fail, warn
-from tui.commands.options import LIMIT, echo_json
+from tui.commands.options import LIMIT
 
 if TYPE_CHECKING:  # loaded where they are used, so that `--help` stays quick
     from auditor.money import Money
@@ -210,10 +210,13 @@ def _what_if(result: Audit, money: "Money") -> "list[WhatIf]":
 def _print(result: Audit, sums: "Totals", rows: "list[WhatIf]", money: "Money", as_json: bool, title: str) -> None:
     for warning in result.warnings[:MOST_REJECTED]:
         warn(warning)
+    if len(result.warnings) > MOST_REJECTED:
+        warn(f"… and {len(result.warnings) - MOST_REJECTED:,} more calls with remarks")
     if as_json:
-        from auditor.report import as_json as report
+        from auditor.report import lines
 
-        echo_json(report(result, sums, rows, money))
+        for line in lines(result, sums, rows, money):
+            click.echo(line)
         return
     from auditor.text import render, shown
 

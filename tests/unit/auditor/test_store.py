@@ -338,10 +338,10 @@ def test_a_lock_that_is_not_released_is_one_clear_line(path: Path) -> None:
 def test_a_full_disk_keeps_what_was_stored(path: Path) -> None:
     with Store.open(path) as store:
         store.add([call(0)])
-        store._db.execute("PRAGMA max_page_count = 20")
+        store._conn.execute("PRAGMA max_page_count = 20")
         with pytest.raises(StoreError, match="the disk is full; free some space"):
             store.add([call(n, {"messages": [{"content": os.urandom(9000).hex()}]}) for n in range(1, 20)])
-        store._db.execute("PRAGMA max_page_count = 100000")
+        store._conn.execute("PRAGMA max_page_count = 100000")
         assert store.add([call(0), call(1)]) == (1, 1)
         assert len(list(store.calls())) == 2
 
@@ -376,11 +376,11 @@ def test_a_read_only_directory_is_one_clear_line(existing: bool) -> None:
 def test_damage_is_one_clear_line(path: Path) -> None:
     with Store.open(path) as store:
         store.add([call(1)])
-        store._db.execute("UPDATE blocks SET content = x'78ffff'")
+        store._conn.execute("UPDATE blocks SET content = x'78ffff'")
     with Store.open(path) as store, pytest.raises(StoreError, match="is damaged"):
         list(store.calls())
     with Store.open(path) as store:
-        store._db.execute("DELETE FROM blocks")
+        store._conn.execute("DELETE FROM blocks")
         with pytest.raises(StoreError, match="is missing; move it away"):
             list(store.calls())
 
