@@ -2,9 +2,9 @@
 
 from auditor.context import Context, first_of_group, gap_of, name_of, seconds
 from auditor.history import extends
+from auditor.lifetimes import tier_changed
 from auditor.records import Audited, Finding, Status
 from auditor.replay import later
-from auditor.tiers import tier_changed
 from localmodel.rules.step import alive, positions
 from localmodel.rules.types import REFRESH_AT, Entry, Rules
 from traces.schema import Level, Prompt

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from auditor.blockers import changed, entry_blockers, key_difference
 from auditor.content import ContentLoss, content_finding, content_loss, lifetime_of_previous, system_changed_too
 from auditor.context import Context, first_of_group, gap_of, name_of, same_thread, seconds
-from auditor.provider import unexplained
+from auditor.provider_side import unexplained
 from auditor.records import Audited, Cause, Diagnosis, Finding, Status
 from traces.schema import Level, Prompt
 

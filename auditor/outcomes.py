@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from auditor.audit import Audit
 from auditor.report import diagnosis_json
-from auditor.rows import OutcomeRow
+from auditor.store_rows import OutcomeRow
 
 _MONEY = ("policy", "avoidable_equivalents", "avoidable_usd")
 

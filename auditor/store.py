@@ -1,6 +1,6 @@
 """The store: recorded calls and what the rules say about them, in one SQLite file.
 
-Content blocks are stored once however many calls hold them (`auditor.skeleton`), calls once however often their file
+Content blocks are stored once however many calls hold them (`auditor.store_bodies`), calls once however often their file
 is imported, verdicts once for each call and ruleset. Tokens are stored, money is not. Writes are short immediate
 transactions in write-ahead mode: several processes may write one file, and a killed one leaves only whole batches.
 A `Store` belongs to the thread that opened it.
@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, Self
 
 from auditor import migrations
 from auditor.errors import StoreError as StoreError
-from auditor.rows import (
+from auditor.store_bodies import DIGEST_BYTES, join, pack, unpack
+from auditor.store_rows import (
     CALL_COLUMNS,
     OUTCOME_COLUMNS,
     DamagedRow,
@@ -33,9 +34,8 @@ from auditor.rows import (
     sql_text,
     undamaged,
 )
-from auditor.rows import OutcomeRow as OutcomeRow
-from auditor.rows import call_key as call_key
-from auditor.skeleton import DIGEST_BYTES, join, pack, unpack
+from auditor.store_rows import OutcomeRow as OutcomeRow
+from auditor.store_rows import call_key as call_key
 from traces.schema import Call, JsonObject
 
 BUSY_S = 10.0

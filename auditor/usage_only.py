@@ -10,8 +10,8 @@ from itertools import islice
 
 from auditor.context import seconds
 from auditor.history import REACH
+from auditor.lifetimes import tier_changed
 from auditor.records import Audited, Cause, Diagnosis, Finding
-from auditor.tiers import tier_changed
 from localmodel.rules.types import Rules
 
 # Providers without a write class round their hits down to a unit; a shortfall below this is not called a loss.

@@ -351,8 +351,7 @@ def _level(of: Side, level: Level) -> list[Block]:
 
 
 def _names(of: Side) -> list[str]:
-    pairs = zip(of.prompt.blocks, of.values, strict=True)
-    return [_name(value) for block, value in pairs if block.level is Level.TOOLS]
+    return [_name(of.values[index]) for index, block in enumerate(of.prompt.blocks) if block.level is Level.TOOLS]
 
 
 def _name(value: JsonObject) -> str:

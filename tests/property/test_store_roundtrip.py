@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from auditor.skeleton import dumps, join, loads, pack, split, unpack
 from auditor.store import Store, call_key
+from auditor.store_bodies import dumps, join, loads, pack, split, unpack
 from traces.schema import Call, JsonObject, Place, Usage
 
 # Through JSON, which has one way to write a pair of surrogates and reads it as one character.

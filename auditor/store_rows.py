@@ -1,7 +1,7 @@
 """Rows of the store's tables, and the values they stand for.
 
 Text goes into SQLite as text, except where it has lone surrogates, which SQLite refuses: those go as bytes. Times are
-ISO text in UTC with microseconds. JSON is packed text (`auditor.skeleton`). Absent stays NULL and 0 stays 0.
+ISO text in UTC with microseconds. JSON is packed text (`auditor.store_bodies`). Absent stays NULL and 0 stays 0.
 """
 
 from collections.abc import Container, Iterator
@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from auditor.errors import StoreError
-from auditor.skeleton import digest, dumps, loads, pack, split, unpack
+from auditor.store_bodies import digest, dumps, loads, pack, split, unpack
 from traces.schema import Call, JsonObject, Place, Usage
 
 _USAGE = ("input_tokens", "read_tokens", "write_tokens", "write_5m_tokens", "write_1h_tokens", "output_tokens")
