@@ -1,7 +1,7 @@
 """The store: recorded calls and what the rules say about them, in one SQLite file.
 
-Content blocks are stored once however many calls hold them (`auditor.store_bodies`), calls once however often their file
-is imported, verdicts once for each call and ruleset. Tokens are stored, money is not. Writes are short immediate
+Content blocks are stored once however many calls hold them (`auditor.store_bodies`), calls once however often their
+file is imported, verdicts once for each call and ruleset. Tokens are stored, money is not. Writes are short immediate
 transactions in write-ahead mode: several processes may write one file, and a killed one leaves only whole batches.
 A `Store` belongs to the thread that opened it.
 """
