@@ -1,7 +1,7 @@
 """Replay: fold the rules over recorded calls in time order and compare what they predict with what was billed."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
@@ -9,8 +9,8 @@ from auditor.records import Audited
 from localmodel.rules.load import Ruleset
 from localmodel.rules.render import rendered
 from localmodel.rules.step import Plan, bill, plan_of, send, step
-from localmodel.rules.types import CacheState, Entry, EntryKey, Outcome
-from traces.schema import Call, Prompt
+from localmodel.rules.types import CacheState, Entry, EntryKey, Outcome, Rules
+from traces.schema import Call, Mark, Prompt, Ttl, Usage
 from traces.tokens import Meter
 
 # Where token counts are not recorded, framing tokens move a boundary by a few; less than this is no disagreement.
@@ -81,7 +81,8 @@ def predict(state: CacheState, audited: Audited, ruleset: Ruleset, meter: Meter)
     undated = call.started_at is None or call.clock == "relative"
     if prompt is None or not prompt.blocks or call.failed or call.kind == "count" or undated:
         return state, None
-    prompt = meter.measure(rendered(prompt, ruleset.at(prompt.model, prompt.platform, audited.at)), call)
+    rules = ruleset.at(prompt.model, prompt.platform, audited.at)
+    prompt = meter.measure(as_billed(rendered(prompt, rules), call.usage, rules), call)
     after, outcome = step(state, prompt, ruleset, at=audited.at, first_token_at=audited.readable_at)
     boundary = _revealed(prompt, outcome, call.usage.read_tokens)
     if boundary is not None and call.usage.read_tokens:
@@ -91,6 +92,22 @@ def predict(state: CacheState, audited: Audited, ruleset: Ruleset, meter: Meter)
     audited.prompt, audited.outcome = prompt, outcome
     audited.agrees = agreement(audited)
     return (state if idle(call) else after), outcome
+
+
+def as_billed(prompt: Prompt, usage: Usage, rules: Rules) -> Prompt:
+    """`prompt` with the lifetime that its writes were billed at, where all its markers ask for the other one.
+
+    A gateway or a header may set the lifetime behind the recorder's back; what was billed is what the entries live by.
+    Server tools write for five minutes whatever is asked, so their prompts are left alone.
+    """
+    asked = {mark.ttl for mark in prompt.marks} | ({prompt.automatic} if prompt.automatic else set())
+    ttl: Ttl = "1h" if usage.write_1h_tokens else "5m"
+    if len(asked) != 1 or ttl in asked or bool(usage.write_1h_tokens) == bool(usage.write_5m_tokens):
+        return prompt
+    if any(block.kind in rules.implicit_kinds for block in prompt.blocks):
+        return prompt
+    marks = tuple(Mark(mark.index, ttl) for mark in prompt.marks)
+    return replace(prompt, marks=marks, automatic=ttl if prompt.automatic else None)
 
 
 def idle(call: Call) -> bool:

@@ -133,3 +133,18 @@ def test_tools_changed_without_a_new_message(
     _, call = audited(row(1, "10:00:00", first, (0, 8000, 3)), row(2, "10:00:30", second, (0, 8000, 3)))
     found = call["diagnosis"]
     assert (found["cause"], found["change"], found["path"]) == ("tools_changed", change, path)
+
+
+def test_entries_live_by_the_lifetime_that_was_billed(audit: Audit, tmp_path: Path) -> None:
+    """Markers without a ttl, but writes billed for an hour (a gateway set it): six minutes of silence are no expiry."""
+    first = talk([text("From Ulm to Bonn.", mark=True)])
+    second = talk([text("From Ulm to Bonn.")], [text("By rail.")], [text("And back?", mark=True)])
+    rows = [row(1, "10:00:00", first, (0, 9000, 3)), row(2, "10:06:00", second, (0, 9200, 3))]
+    for each in rows:
+        counts = each["response"]["usage"]
+        hour = counts["cache_creation_input_tokens"]
+        counts["cache_creation"] = {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": hour}
+    path = tmp_path / "hour.jsonl"
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in rows))
+    found = audit(path)["calls"][1]["diagnosis"]
+    assert (found["cause"], found["lost_tokens"]) == ("provider_side", 9000)
