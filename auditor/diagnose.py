@@ -74,7 +74,7 @@ def _provider_side(context: Context, floor: int, segments: list[Segment]) -> int
 
 def _entry(context: Context, floor: int, segments: list[Segment]) -> int:
     """Tokens up to the longest prefix at which an earlier call left an entry."""
-    found = context.history.longest_written(context.prompt)
+    found = _longest_entry(context)
     if found is None:
         return floor
     boundary, call = found
@@ -88,6 +88,14 @@ def _entry(context: Context, floor: int, segments: list[Segment]) -> int:
     blockers[0].lost_tokens = min(tokens - floor, context.paid)
     segments.append(Segment(blockers[0], blockers[1:], writer))
     return tokens
+
+
+def _longest_entry(context: Context) -> tuple[int, int] | None:
+    """The entry to account for: of this scope and model, or a longer one that the same conversation left elsewhere."""
+    call = context.audited.call
+    shared = context.history.longest_written(context.prompt)
+    own = context.history.longest_own(context.prompt, call.trace, call.agent)
+    return own if own is not None and (shared is None or own[0] > shared[0]) else shared
 
 
 def _never_shared(context: Context, writer: Audited, boundary: int, blockers: list[Finding]) -> bool:

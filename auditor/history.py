@@ -16,13 +16,23 @@ CANDIDATES = 8
 REACH = 512
 
 
+class _Realm:
+    """Prefixes of the calls that can share entries at all: one scope, one model. Prefix -> latest call."""
+
+    __slots__ = ("sent", "written")
+
+    def __init__(self) -> None:
+        self.sent: dict[bytes, int] = {}
+        self.written: dict[bytes, int] = {}
+
+
 class History:
     """Earlier calls by prefix, by entry and by thread (trace and agent). Holds digests only, no bodies."""
 
     def __init__(self) -> None:
         self.calls: list[Audited] = []
-        self._written: dict[bytes, int] = {}
-        self._sent: dict[bytes, int] = {}
+        self._realms: dict[tuple[str, str], _Realm] = {}
+        self._own: dict[tuple[str, str], dict[bytes, int]] = {}
         self._used: dict[EntryKey, int] = {}
         self._threads: dict[tuple[str, str], deque[int]] = {}
         self._ids: dict[tuple[str, str], int] = {}
@@ -39,32 +49,45 @@ class History:
         if call.prompt is None or call.outcome is None:
             return
         prompt, outcome = call.prompt, call.outcome
-        self._sent.update(dict.fromkeys(prompt.chain, index))
+        realm = self._realm(prompt)
+        realm.sent.update(dict.fromkeys(prompt.chain, index))
         if idle(call.call):
             return
         floor = outcome.rules.min_tokens
         for point in outcome.breakpoints:
             if prompt.ends[point.index] >= floor:
-                self._use(prompt, outcome.salts, point.index, index)
+                self._use(call, prompt, outcome.salts, point.index)
         if outcome.read_index >= 0:
-            self._use(prompt, outcome.salts, outcome.read_index, index)
+            self._use(call, prompt, outcome.salts, outcome.read_index)
 
-    def _use(self, prompt: Prompt, salts: tuple[bytes, bytes, bytes], at_block: int, index: int) -> None:
-        link = prompt.chain[at_block]
-        self._written[link] = index
+    def _use(self, call: Audited, prompt: Prompt, salts: tuple[bytes, bytes, bytes], at_block: int) -> None:
+        link, index = prompt.chain[at_block], call.index
+        self._own.setdefault((call.call.trace, call.call.agent), {})[link] = index
+        self._realm(prompt).written[link] = index
         self._used[link, salts[prompt.blocks[at_block].level]] = index
 
     def last_use(self, key: EntryKey) -> int | None:
         """Index of the call that last wrote or read an entry."""
         return self._used.get(key)
 
+    def _realm(self, prompt: Prompt) -> _Realm:
+        key = (prompt.scope, prompt.model)
+        realm = self._realms.get(key)
+        if realm is None:
+            realm = self._realms[key] = _Realm()
+        return realm
+
     def longest_written(self, prompt: Prompt) -> tuple[int, int] | None:
-        """(block, call): the longest prefix of `prompt` at which any call left an entry, under whatever key."""
-        return self._longest(prompt, self._written)
+        """(block, call): the longest prefix of `prompt` at which a call of its scope and model left an entry."""
+        return self._longest(prompt, self._realm(prompt).written)
+
+    def longest_own(self, prompt: Prompt, trace: str, agent: str) -> tuple[int, int] | None:
+        """The same over the calls of one thread, whatever their scope and model."""
+        return self._longest(prompt, self._own.get((trace, agent), {}))
 
     def longest_sent(self, prompt: Prompt) -> tuple[int, int] | None:
-        """(block, call): the longest prefix of `prompt` that any call sent before."""
-        return self._longest(prompt, self._sent)
+        """(block, call): the longest prefix of `prompt` that a call of its scope and model sent before."""
+        return self._longest(prompt, self._realm(prompt).sent)
 
     @staticmethod
     def _longest(prompt: Prompt, index: dict[bytes, int]) -> tuple[int, int] | None:

@@ -107,7 +107,7 @@ def _or_dollars(value: Decimal | None) -> str:
 
 def _calls(audit: Audit) -> Table:
     listed = audit.calls if len(audit.calls) <= LONGEST_TABLE else _worst(_lossy(audit), LONGEST_TABLE)
-    columns = ["input_tokens", "read_tokens", "write_tokens"]
+    columns, named = ["input_tokens", "read_tokens", "write_tokens"], _several(audit)
     if any(audited.call.usage.uncached_tokens for audited in listed):
         columns.append("uncached_tokens")
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -116,7 +116,7 @@ def _calls(audit: Audit) -> Table:
     table.add_column("verdict", no_wrap=True)
     table.add_column("cause", overflow="fold")
     for audited in listed:
-        table.add_row(*_row(audited, columns))
+        table.add_row(*_row(audited, columns, named))
     return table
 
 
@@ -129,13 +129,29 @@ def _worst(lossy: list[Audited], most: int) -> list[Audited]:
     return sorted(sorted(lossy, key=_loss, reverse=True)[:most], key=lambda a: a.index)
 
 
+def _examples(lossy: list[Audited]) -> list[Audited]:
+    """The worst misses to explain, of each cause a few, so that one frequent cause does not hide the others."""
+    if len(lossy) <= MOST_MISSES:
+        return lossy
+    by_cause: dict[str, list[Audited]] = {}
+    for audited in lossy:
+        by_cause.setdefault(_named(_diagnosis(audited)), []).append(audited)
+    each = max(1, MOST_MISSES // len(by_cause))
+    return _worst([a for group in by_cause.values() for a in _worst(group, each)], MOST_MISSES)
+
+
+def _diagnosis(audited: Audited) -> Diagnosis:
+    assert audited.diagnosis is not None
+    return audited.diagnosis
+
+
 def _loss(audited: Audited) -> int:
     return audited.diagnosis.lost_tokens if audited.diagnosis is not None else 0
 
 
-def _row(audited: Audited, columns: list[str]) -> Iterator[RenderableType]:
+def _row(audited: Audited, columns: list[str], named: bool) -> Iterator[RenderableType]:
     call, usage, diagnosis = audited.call, audited.call.usage, audited.diagnosis
-    yield str(call.seq)
+    yield Text(_label(audited, named))
     clock = "%M:%S" if call.clock == "relative" else "%H:%M:%S"
     yield audited.at.strftime(clock) if call.started_at is not None else "-"
     for name in columns:
@@ -161,17 +177,28 @@ def _misses(audit: Audit) -> Iterator[RenderableType]:
     if not lossy:
         return
     yield Text("Why tokens were paid for again", style="bold")
-    for audited in _worst(lossy, MOST_MISSES):
-        assert audited.diagnosis is not None
-        yield _miss(audited, audited.diagnosis)
-    if len(lossy) > MOST_MISSES:
-        yield Text(f"  … and {number(len(lossy) - MOST_MISSES)} smaller ones (--json lists all)", style="dim")
+    named, examples = _several(audit), _examples(lossy)
+    for audited in examples:
+        yield _miss(_label(audited, named), _diagnosis(audited))
+    if len(lossy) > len(examples):
+        rest = number(len(lossy) - len(examples))
+        yield Text(f"  … and {rest} more of these causes, most of them smaller (--json lists all)", style="dim")
     yield Text()
 
 
-def _miss(audited: Audited, diagnosis: Diagnosis) -> Group:
+def _several(audit: Audit) -> bool:
+    """Whether calls of more than one trace are shown, so that a number alone names none."""
+    return len({audited.call.trace for audited in audit.calls}) > 1
+
+
+def _label(audited: Audited, named: bool) -> str:
+    call = audited.call
+    return f"{visible(call.trace, 24)}:{call.seq}" if named else str(call.seq)
+
+
+def _miss(label: str, diagnosis: Diagnosis) -> Group:
     """One miss: a headline, and what it rests on in indented lines."""
-    head = Text(f"  call {audited.call.seq}  ", style="bold")
+    head = Text(f"  call {label}  ", style="bold")
     head.append(f"{visible(_named(diagnosis))} ({diagnosis.primary.status}), {number(diagnosis.lost_tokens)} tokens")
     if diagnosis.policy is not None and diagnosis.avoidable_equivalents:
         worth = f"{number(diagnosis.avoidable_equivalents)}{_or_dollars(diagnosis.avoidable_usd)}"
