@@ -13,17 +13,17 @@ from auditor.heads import stable_head
 from auditor.placement import cheapest_placement
 from auditor.records import Audited, Cause, Diagnosis
 from auditor.replay import Sent, later
-from auditor.rewrite import items_of, merged, rebuilt, with_mark
+from auditor.rewrite import items_of, merged, rebuilt, with_lifetime, with_mark
 from auditor.tails import stable_serialisation, undo_rewrites
 from auditor.whatif import Policy, Trial, WhatIf
 from localmodel.rules.types import REFRESH_AT
 from traces.divergence import common_blocks
-from traces.schema import Level, Prompt, Ttl
+from traces.schema import Level, Prompt
 
 
 @dataclass(frozen=True, slots=True)
 class _Policy:
-    """A policy made of its parts; `causes` empty marks an alternative that is nobody's remedy."""
+    """A policy made of its parts: the causes whose calls it is for (none: all calls), and whether a remedy or not."""
 
     name: str
     causes: frozenset[Cause]
@@ -31,12 +31,13 @@ class _Policy:
     quality_risk: str | None = None
     serialisation: bool | None = False
     parameter: str | None = None
+    alternative: bool = False
     ways: Callable[[Trial, "_Policy", WhatIf], dict[str, Decimal]] | None = None
 
     @property
     def remedy(self) -> bool:
         """Whether it is the fix of some cause."""
-        return bool(self.causes)
+        return not self.alternative
 
     def fixes(self, audited: Audited, diagnosis: Diagnosis) -> bool:
         """By the diagnosis' main cause; changes of serialisation only have a remedy of their own."""
@@ -143,7 +144,7 @@ def _retried(trial: Trial, policy: Policy, fixed: set[int], name: str) -> Decima
             tried.append(one)
             continue
         tried.append(replace(attempt, call=None))
-        tried.append(replace(one, at=one.readable_at, readable_at=one.readable_at + (one.readable_at - one.at)))
+        tried.append(replace(one, at=one.readable_at, readable_at=later(one.readable_at, one.readable_at - one.at)))
     spent = Decimal(0)
     for one, charge in trial.simulator.run(tried):
         if one.call is None or one.call in fixed:
@@ -246,13 +247,7 @@ def _mark_common_end(sent: list[Sent], trial: Trial, policy: Policy) -> list[Sen
 
 def _one_hour(sent: list[Sent], trial: Trial, policy: Policy) -> list[Sent]:
     """Ask for one hour at every marker."""
-    return [replace(one, prompt=_for_an_hour(one.prompt)) for one in sent]
-
-
-def _for_an_hour(prompt: Prompt) -> Prompt:
-    hour: Ttl = "1h"
-    marks = tuple(replace(mark, ttl=hour) for mark in prompt.marks)
-    return replace(prompt, marks=marks, automatic=hour if prompt.automatic else None)
+    return [replace(one, prompt=with_lifetime(one.prompt, "1h")) for one in sent]
 
 
 def _head(level: Level) -> Callable[[list[Sent], Trial, Policy], list[Sent]]:
@@ -298,13 +293,13 @@ POLICIES: tuple[_Policy, ...] = (
         _parameter_policy(name)
         for name in ("tool_choice", "disable_parallel_tool_use", "thinking", "effort", "output_format", "speed")
     ),
-    _Policy("merge_blocks", _only(), _merge_blocks),
+    _Policy("merge_blocks", _only("beyond_lookback"), _merge_blocks, serialisation=None, alternative=True),
     _Policy("mark_previous_endpoint", _only("beyond_lookback"), _mark_previous_endpoint, serialisation=None),
     _Policy(
         "mark_common_endpoint", _only("no_breakpoint", "breakpoint_on_volatile"), _mark_common_end, serialisation=None
     ),
-    _Policy("cheapest_placement", _only(), cheapest_placement),
+    _Policy("cheapest_placement", _only(), cheapest_placement, alternative=True),
     _Policy("shared_endpoint_stagger", _only("not_yet_readable"), _stagger, serialisation=None),
-    _Policy("one_hour_ttl", _only(), _one_hour),
+    _Policy("one_hour_ttl", _only(), _one_hour, alternative=True),
     _Policy("keep_alive", _only("ttl_expired"), _keep_alive, serialisation=None),
 )

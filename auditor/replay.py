@@ -1,16 +1,17 @@
 """Replay: fold the rules over recorded calls in time order and compare what they predict with what was billed."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from auditor.records import Audited
+from auditor.rewrite import with_lifetime
 from localmodel.rules.load import Ruleset
 from localmodel.rules.render import rendered
 from localmodel.rules.step import Plan, bill, plan_of, send, step
 from localmodel.rules.types import CacheState, Entry, EntryKey, Outcome, Rules
-from traces.schema import Call, Mark, Prompt, Ttl, Usage
+from traces.schema import Call, Prompt, Ttl, Usage
 from traces.tokens import Meter
 
 # Where token counts are not recorded, framing tokens move a boundary by a few; less than this is no disagreement.
@@ -106,8 +107,7 @@ def as_billed(prompt: Prompt, usage: Usage, rules: Rules) -> Prompt:
         return prompt
     if any(block.kind in rules.implicit_kinds for block in prompt.blocks):
         return prompt
-    marks = tuple(Mark(mark.index, ttl) for mark in prompt.marks)
-    return replace(prompt, marks=marks, automatic=ttl if prompt.automatic else None)
+    return with_lifetime(prompt, ttl)
 
 
 def idle(call: Call) -> bool:

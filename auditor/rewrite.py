@@ -115,6 +115,12 @@ def settled(prompt: Prompt, own: Prompt, before: Prompt) -> Prompt:
     return replace(prompt, ends=array("q", ends))
 
 
+def with_lifetime(prompt: Prompt, ttl: Ttl) -> Prompt:
+    """`prompt` with every marker, the automatic one too, asking for `ttl`."""
+    marks = tuple(Mark(mark.index, ttl) for mark in prompt.marks)
+    return replace(prompt, marks=marks, automatic=ttl if prompt.automatic else None)
+
+
 def with_mark(prompt: Prompt, index: int, limit: int) -> Prompt:
     """`prompt` with a marker on block `index` too; where all slots are taken the earliest message marker gives way."""
     if index < 0 or any(mark.index == index for mark in prompt.marks):

@@ -19,7 +19,7 @@ from auditor.replay import Charge, Sent, Simulator, idle
 
 
 class Policy(Protocol):
-    """A way to send calls. `fixes` says whether it is the fix of a diagnosis; alternatives fix none."""
+    """A way to send calls. `fixes` says which diagnoses it is for; `remedy`, whether it is their usual fix."""
 
     @property
     def name(self) -> str:
@@ -28,7 +28,7 @@ class Policy(Protocol):
 
     @property
     def remedy(self) -> bool:
-        """Whether it is the fix of some cause (and does nothing without one), or an alternative way to send."""
+        """Whether it is the fix of some cause and so belongs to `all`, or an alternative way to send."""
         ...
 
     @property
@@ -37,7 +37,7 @@ class Policy(Protocol):
         ...
 
     def fixes(self, audited: Audited, diagnosis: Diagnosis) -> bool:
-        """Whether this policy is the remedy of this diagnosis."""
+        """Whether this policy is for calls with this diagnosis."""
         ...
 
     def rewrite(self, sent: list[Sent], trial: "Trial") -> list[Sent]:
@@ -64,7 +64,7 @@ class Trial:
         self.simulator = Simulator(self.audit.ruleset, self.requests)
 
     def diagnosed(self, policy: Policy) -> list[Audited]:
-        """Calls whose diagnosis `policy` is the remedy of, in time order."""
+        """Calls whose diagnosis `policy` is for, in time order."""
         known = self._diagnosed.get(policy.name)
         if known is None:
             known = [a for a in self.audit.calls if a.diagnosis is not None and policy.fixes(a, a.diagnosis)]
@@ -168,11 +168,12 @@ def _table(trial: Trial, policies: Sequence[Policy], budget: int) -> list[WhatIf
         if policy.remedy and not fixed:
             continue
         row = run(trial, [policy], policy.name)
-        _attribute(trial, policy, row, fixed)
+        if policy.remedy:
+            _attribute(trial, policy, row, fixed)
         if fixed or row.saving_equivalents > 0:
             rows.append(row)
             row.paths = policy.paths(trial, row) if fixed else None
-    fixes = [policy for policy in policies if trial.diagnosed(policy)]
+    fixes = [policy for policy in policies if policy.remedy and trial.diagnosed(policy)]
     every = run(trial, fixes, "all")
     if not trial.requests:
         every.note = "no request with a body and a known bill was recorded, so no fix can be replayed"

@@ -22,7 +22,9 @@ def messages_body(body: JsonObject) -> JsonObject:
     form = form if isinstance(form, dict) else {}
     named = form.get("json_schema")
     wanted = mapping.json_format(form.get("type"), named.get("schema") if isinstance(named, dict) else None)
-    return mapping.finished(body, talk.body(_tools(body.get("tools"))), wanted, body.get("reasoning_effort"))
+    return mapping.finished(
+        body, talk.body(mapping.tools(body.get("tools"), _tool)), wanted, body.get("reasoning_effort")
+    )
 
 
 def _add(talk: mapping.Conversation, row: JsonObject, where: str) -> None:
@@ -61,17 +63,7 @@ def _call(call: Any, where: str) -> JsonObject:
     return mapping.tool_use(call.get("id"), inner.get("name"), mapping.arguments(inner.get("arguments")))
 
 
-def _tools(tools: Any) -> list[JsonObject]:
-    if tools is None:
-        return []
-    if not isinstance(tools, list):
-        raise BadRequest("tools: want a list", "tools")
-    return [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
-
-
-def _tool(tool: Any, where: str) -> JsonObject:
-    if not isinstance(tool, dict):
-        raise BadRequest(f"{where}: a tool is an object", where)
+def _tool(tool: JsonObject) -> JsonObject:
     inner = tool.get("function")
     if not isinstance(inner, dict):
         return tool

@@ -31,7 +31,7 @@ def messages_body(body: JsonObject) -> JsonObject:
     reasoning = body.get("reasoning")
     effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
     wanted = mapping.json_format(form.get("type"), form.get("schema"))
-    return mapping.finished(body, talk.body(_tools(body.get("tools"))), wanted, effort)
+    return mapping.finished(body, talk.body(mapping.tools(body.get("tools"), _tool)), wanted, effort)
 
 
 def _items(value: Any) -> list[Any]:
@@ -83,18 +83,8 @@ def _thinking(item: JsonObject) -> JsonObject:
     return block
 
 
-def _tools(tools: Any) -> list[JsonObject]:
-    if tools is None:
-        return []
-    if not isinstance(tools, list):
-        raise BadRequest("tools: want a list", "tools")
-    return [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
-
-
-def _tool(tool: Any, where: str) -> JsonObject:
+def _tool(tool: JsonObject) -> JsonObject:
     """A function; a namespace (tools in a tool), web_search and their like are blocks as they stand."""
-    if not isinstance(tool, dict):
-        raise BadRequest(f"{where}: a tool is an object", where)
     if tool.get("type") != "function":
         return tool
     rest = {n: v for n, v in tool.items() if n not in ("type", "name", "description", "parameters")}

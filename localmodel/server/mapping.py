@@ -6,6 +6,7 @@ the automatic one goes only with `prompt_cache_options.mode = "explicit"`). `pro
 requests with different keys share nothing.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -62,6 +63,18 @@ def arguments(text: Any) -> JsonObject:
     except (ValueError, UnicodeEncodeError):
         value = None
     return value if isinstance(value, dict) else ({UNPARSED: text} if text else {})
+
+
+def tools(listed: Any, convert: Callable[[JsonObject], JsonObject]) -> list[JsonObject]:
+    """The tools of a request, each by its dialect's `convert`. Raises `BadRequest` for all but a list of objects."""
+    if listed is None:
+        return []
+    if not isinstance(listed, list):
+        raise BadRequest("tools: want a list", "tools")
+    for index, each in enumerate(listed):
+        if not isinstance(each, dict):
+            raise BadRequest(f"tools[{index}]: a tool is an object", f"tools[{index}]")
+    return [convert(each) for each in listed]
 
 
 def tool(name: Any, description: Any, schema: Any, rest: JsonObject) -> JsonObject:

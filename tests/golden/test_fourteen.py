@@ -112,9 +112,11 @@ def test_row_11_is_beyond_the_lookback(report: Json) -> None:
     expected, found = BODIES["11"], diagnosis(report, 11)
     assert found["cause"] == expected["cause"]
     assert found["facts"] == {name: expected[name] for name in ("distance", "limit")}
-    changed = alone(report, "mark_previous_endpoint")
-    assert changed == {11: {name: expected["alone"][name] for name in ("write", "read")}}
-    assert saving(report, "mark_previous_endpoint") == Decimal(expected["alone"]["saving_equivalents"])
+    for fix in ("mark_previous_endpoint", "merge_blocks"):  # the two ways out, each alone
+        assert alone(report, fix) == {11: {name: expected["alone"][name] for name in ("write", "read")}}
+        assert saving(report, fix) == Decimal(expected["alone"]["saving_equivalents"])
+    assert found["policy"] == "mark_previous_endpoint", "the other one is an alternative and in no total"
+    assert "merge_blocks" not in report["what_if"][-1]["policies"]
 
 
 def test_rows_12_to_14_started_together(report: Json) -> None:
