@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from auditor.context import BodyOf, Context
 from auditor.diagnose import diagnose
-from auditor.gather import EVERY, Progress, gather, no_cycles
+from auditor.gather import EVERY, Gathered, Progress, gather, no_cycles
 from auditor.history import History
 from auditor.records import Audited, Diagnosis, Finding
 from auditor.replay import predict, readable_from, slack_of, start_of
@@ -39,22 +39,47 @@ def audit(
     progress: Progress | None = None,
 ) -> Audit:
     """Audit recorded calls under a ruleset. `body_of` reads the request of a call again."""
-    result = Audit(ruleset, [])
+    warnings: list[str] = []
+    return judge(gather(calls, warnings.append), ruleset, body_of, warnings, progress=progress)
+
+
+def judge(
+    gathered: Iterable[Gathered],
+    ruleset: Ruleset,
+    body_of: BodyOf,
+    warnings: list[str],
+    *,
+    progress: Progress | None = None,
+) -> Audit:
+    """The second half of an audit, while the first still runs. `warnings` is where the first half puts its own."""
     with no_cycles():
-        return _audited(calls, result, body_of, progress)
+        calls = _folded(gathered, ruleset, body_of, progress)
+    return Audit(ruleset, calls, warnings + _ungoverned(calls, ruleset))
 
 
-def _audited(calls: Iterable[Call], result: Audit, body_of: BodyOf, progress: Progress | None) -> Audit:
-    gathered = gather(calls, result.warnings, progress)
-    gathered.sort(key=lambda one: start_of(one[0]))
-    result.warnings += _ungoverned(gathered, result.ruleset)
-    fold = _Fold(result.ruleset, body_of)
-    for index, (call, prompt) in enumerate(gathered):
-        result.calls.append(fold.take(index, call, prompt))
-        if progress is not None and index % EVERY == 0:
-            progress("auditing", index, len(gathered))
+def _folded(
+    gathered: Iterable[Gathered], ruleset: Ruleset, body_of: BodyOf, progress: Progress | None
+) -> list[Audited]:
+    """Calls in time order: judged as they come while they come in that order, else all anew once they are sorted."""
+    kept: list[Gathered] = []
+    fold: _Fold | None = _Fold(ruleset, body_of)
+    for call, prompt in gathered:
+        if fold is not None and kept and start_of(call) < start_of(kept[-1][0]):
+            fold = None
+        kept.append((call, prompt))
+        if fold is not None:
+            fold.take(call, prompt)
+        if progress is not None and len(kept) % EVERY == 0:
+            progress("reading", len(kept), None)
+    if fold is None:
+        kept.sort(key=lambda one: start_of(one[0]))
+        fold = _Fold(ruleset, body_of)
+        for index, one in enumerate(kept):
+            fold.take(*one)
+            if progress is not None and index % EVERY == 0:
+                progress("auditing", index, len(kept))
     fold.usage_only.finish()
-    return result
+    return fold.history.calls
 
 
 def _governs(ruleset: Ruleset, call: Call) -> bool:
@@ -63,8 +88,8 @@ def _governs(ruleset: Ruleset, call: Call) -> bool:
     return provider == ruleset.provider or (ruleset.provider == "anthropic" and provider in PROVIDERS)
 
 
-def _ungoverned(gathered: list[tuple[Call, Prompt | None]], ruleset: Ruleset) -> list[str]:
-    counts = Counter(call.provider for call, _ in gathered if not _governs(ruleset, call))
+def _ungoverned(calls: list[Audited], ruleset: Ruleset) -> list[str]:
+    counts = Counter(one.call.provider for one in calls if not _governs(ruleset, one.call))
     return [
         f"provider {provider!r}: {count:,} calls are judged by their usage alone, the rules are those of "
         f"{ruleset.provider}; name others with --rules"
@@ -83,12 +108,14 @@ class _Fold:
     history: History = field(default_factory=History)
     usage_only: UsageOnly = field(default_factory=UsageOnly)
 
-    def take(self, index: int, call: Call, prompt: Prompt | None) -> Audited:
+    def take(self, call: Call, prompt: Prompt | None) -> None:
         """Measure, predict and judge one call, then count it among the earlier ones."""
         governed = _governs(self.ruleset, call)
         prompt = prompt if governed else None
         rules = self.ruleset.at(call.model or "", prompt.platform if prompt else "claude_api", call.started_at)
-        audited = Audited(index, call, prompt, start_of(call), readable_from(call, rules.readable_fallback_s))
+        audited = Audited(
+            len(self.history.calls), call, prompt, start_of(call), readable_from(call, rules.readable_fallback_s)
+        )
         before = self.state
         self.state, outcome = predict(before, audited, self.ruleset, self.meter)
         if call.failed:
@@ -99,7 +126,6 @@ class _Fold:
         else:
             self._diagnose(audited, audited.prompt, outcome, before)
         self.history.add(audited)
-        return audited
 
     def _diagnose(self, audited: Audited, prompt: Prompt, outcome: Outcome, before: CacheState) -> None:
         call, history = audited.call, self.history

@@ -4,6 +4,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeAlias
 
 from traces.canonical import Interner, canonical
 from traces.errors import MalformedRow
@@ -13,24 +14,22 @@ from traces.tokens import estimate
 Progress = Callable[[str, int, int | None], None]
 """Told the stage, how many calls are done, and of how many (`None`: not known yet)."""
 
+Gathered: TypeAlias = tuple[Call, Prompt | None]
+"""A call without its bodies, and the prompt that its request was (`None`: no body of a known format)."""
+
 EVERY = 256
 
 
-def gather(
-    calls: Iterable[Call], warnings: list[str], progress: Progress | None = None
-) -> list[tuple[Call, Prompt | None]]:
+def gather(calls: Iterable[Call], warn: Callable[[str], None], interner: Interner | None = None) -> Iterator[Gathered]:
     """Canonicalise calls as they stream in and drop their bodies. A broken body leaves a usage-only call."""
-    interner, gathered = Interner(estimate), []
+    interner = interner or Interner(estimate)
     for call in calls:
         try:
             prompt = canonical(call, interner)
         except MalformedRow as error:
             prompt = None
-            warnings.append(f"{call.place or call.id}: {error}; the call is judged by its usage alone")
-        gathered.append((replace(call, request=None, response=None, tokens=None), prompt))
-        if progress is not None and len(gathered) % EVERY == 0:
-            progress("reading", len(gathered), None)
-    return gathered
+            warn(f"{call.place or call.id}: {error}; the call is judged by its usage alone")
+        yield replace(call, request=None, response=None, tokens=None), prompt
 
 
 @contextmanager

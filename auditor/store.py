@@ -110,7 +110,7 @@ class Store:
     def __init__(self, path: Path, conn: sqlite3.Connection) -> None:
         """Use `Store.open`; the file must be at the current version."""
         self.working = True
-        self._path = path
+        self.path = path
         self._conn = conn
         self._known: set[bytes] = set()
         self._texts: dict[bytes, bytes] = {}
@@ -192,11 +192,11 @@ class Store:
         One call is in memory at a time, and no lock is held between two, so that the caller may write meanwhile.
         """
         where, values = ("", ()) if trace is None else ("WHERE trace = ?", (sql_text(trace),))
-        with _explained(self._path):
+        with _explained(self.path):
             rows = self._conn.execute(f"SELECT number FROM calls {where} ORDER BY started_at, seq, number", values)
             numbers = array("q", (number for (number,) in rows))
         for number in numbers:
-            with _explained(self._path):
+            with _explained(self.path):
                 call = self._call(number)
             yield call
 
@@ -205,10 +205,10 @@ class Store:
 
         Raises StoreError where no such call is stored.
         """
-        with _explained(self._path):
+        with _explained(self.path):
             row = self._conn.execute("SELECT request, blocks FROM calls WHERE key = ?", (key,)).fetchone()
             if row is None:
-                raise StoreError(f"{self._path}: no call has the key {key.hex()}; import its trace first")
+                raise StoreError(f"{self.path}: no call has the key {key.hex()}; import its trace first")
             with undamaged(f"the call {key.hex()}"):
                 return self._request(*row)
 
@@ -224,10 +224,10 @@ class Store:
 
     def outcomes(self, ruleset_digest: str) -> Iterator[OutcomeRow]:
         """Yield what a ruleset says, in the order of `calls`; holds no lock between two rows."""
-        with _explained(self._path):
+        with _explained(self.path):
             keys = self._conn.execute(_OUTCOME_ORDER, (ruleset_digest,)).fetchall()
         for (key,) in keys:
-            with _explained(self._path):
+            with _explained(self.path):
                 row = self._conn.execute(_ONE_OUTCOME, (ruleset_digest, key)).fetchone()
                 with undamaged(f"the outcome of {key.hex()}"):
                     outcome = outcome_of(row)
@@ -235,7 +235,7 @@ class Store:
 
     def counts(self) -> Counts:
         """Count the rows."""
-        with _explained(self._path):
+        with _explained(self.path):
             tables = "(SELECT count(*) FROM calls), (SELECT count(*) FROM blocks), (SELECT count(*) FROM outcomes)"
             return Counts(*self._conn.execute(f"SELECT {tables}").fetchone())
 
@@ -244,10 +244,10 @@ class Store:
         tables = self._conn.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table'").fetchone()[0]
         version = migrations.version(self._conn)
         if tables and not version:
-            raise StoreError(f"{self._path}: is another program's SQLite database; name another file")
+            raise StoreError(f"{self.path}: is another program's SQLite database; name another file")
         if version > migrations.VERSION:
             raise StoreError(
-                f"{self._path}: store version {version} is newer than this program's {migrations.VERSION};"
+                f"{self.path}: store version {version} is newer than this program's {migrations.VERSION};"
                 " upgrade cachewright or name another file"
             )
         self._conn.execute("PRAGMA foreign_keys = ON")
@@ -259,7 +259,7 @@ class Store:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """One write transaction. It takes the lock at once: upgrading a read lock later could fail at any time."""
-        with _explained(self._path):
+        with _explained(self.path):
             self._conn.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -326,7 +326,7 @@ class Store:
                 self._texts_size += len(text)
         lost = [name for name in missing if name not in self._texts]
         if lost:
-            raise StoreError(f"{self._path}: block {lost[0].hex()} is missing; {_REMEDY}")
+            raise StoreError(f"{self.path}: block {lost[0].hex()} is missing; {_REMEDY}")
         return self._texts
 
 

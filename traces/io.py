@@ -146,6 +146,17 @@ def find(paths: Iterable[Path]) -> list[Path]:
     return list(found.values())
 
 
+def plain_size(path: Path) -> int:
+    """Bytes of a plain file, which is read where it stands; 0 for all else: gzip, pipes, standard input, no file."""
+    try:
+        if _is_stdin(path) or not path.is_file():
+            return 0
+        with path.open("rb") as file:
+            return 0 if file.read(2) == _GZIP else path.stat().st_size
+    except OSError:
+        return 0
+
+
 class _Report:
     """Counts what one file gave, and passes rejections on."""
 

@@ -1,12 +1,16 @@
 """The command line: exit codes, what goes to which stream, and the store."""
 
+import gzip
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tui.commands.reading import LARGE_BYTES
 
 Done = subprocess.CompletedProcess[str]
 Run = Callable[..., Done]
@@ -222,3 +226,24 @@ def test_prices_show(cachewright: Run) -> None:
     assert (row["input"], row["cache_read"]) == ("5", "0.5")
     line = said(cachewright("prices", "show", "claude-opus-9-9"), 1)
     assert "claude-opus-9-9: unpriced" in line
+
+
+# A large file is read by a second process ----------------------------------------------------------------------------
+
+
+def test_a_large_file_is_judged_the_same_as_its_compressed_copy(cachewright: Run, tmp_path: Path) -> None:
+    plain, zipped = tmp_path / "calls.jsonl", tmp_path / "calls.jsonl.gz"
+    generate = [sys.executable, f"{ROOT}/tests/bench/generate.py", "--sessions", "50", "--out", f"{plain}"]
+    subprocess.run(generate, check=True, capture_output=True)
+    with plain.open("ab") as file:
+        file.write(b'{"torn')
+    assert plain.stat().st_size > LARGE_BYTES
+    zipped.write_bytes(gzip.compress(plain.read_bytes(), compresslevel=1))
+    options = ("--json", "--what-if", "none", "--db", tmp_path / "db")
+    both = [cachewright("audit", path, *options) for path in (plain, zipped)]
+    assert [done.returncode for done in both] == [0, 0]
+    assert both[0].stdout == both[1].stdout
+    assert len(json.loads(both[0].stdout)["calls"]) == 50 * 14
+    assert "calls.jsonl:701: not JSON" in both[0].stderr
+    stored = report(cachewright("audit", "--json", "--what-if", "none", "--db", tmp_path / "db"))
+    assert stored["totals"] == json.loads(both[0].stdout)["totals"]

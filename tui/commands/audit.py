@@ -2,13 +2,13 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from auditor.audit import Audit, audit
+from auditor.audit import Audit
 from auditor.context import BodyOf
 from auditor.errors import AuditError
 from auditor.gather import Progress
@@ -16,9 +16,10 @@ from auditor.records import Audited
 from localmodel.rules.errors import RulesError
 from localmodel.rules.load import Ruleset
 from traces.errors import TraceError
-from traces.schema import Call, JsonObject
+from traces.schema import JsonObject
 from tui.cli import ExitCode, fail, warn
 from tui.commands.options import LIMIT
+from tui.commands.reading import MOST_NAMED
 
 if TYPE_CHECKING:  # loaded where they are used, so that `--help` stays quick
     from auditor.money import Money
@@ -26,8 +27,6 @@ if TYPE_CHECKING:  # loaded where they are used, so that `--help` stays quick
     from auditor.totals import Totals
     from auditor.whatif import WhatIf
 
-# Rejected rows are named one by one up to here; the rest are counted.
-MOST_REJECTED = 20
 # Replayed requests that the search for the cheapest combination may cost.
 SEARCH_BUDGET = 60_000
 
@@ -85,7 +84,9 @@ def command(
 
 def _audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, ruleset: Ruleset) -> Audit:
     """Read, store and audit. The store failing is a warning: the audit goes on without it."""
+    from auditor.audit import audit, judge
     from auditor.store import Store, default_path
+    from tui.commands.reading import Reading
 
     if no_store and not paths:
         raise click.UsageError("--no-store needs a PATH to audit")
@@ -98,62 +99,15 @@ def _audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, ruleset: 
                 if not paths or db is not None:
                     raise
                 warn(f"not stored: {error}")
+        bar = stack.enter_context(_progress())
         if not paths:
             assert store is not None
-            calls = store.calls()
-        else:
-            calls = _read(paths)
-            if store is not None:
-                calls = store.through(calls, stack.enter_context(_unstored()))
-        with _progress() as bar:
-            result = audit(calls, ruleset, _body_reader(store if not paths else None), progress=bar)
+            return audit(store.calls(), ruleset, _body_reader(store), progress=bar)
+        reading = stack.enter_context(Reading(store))
+        result = judge(reading.calls(paths), ruleset, _body_reader(None), reading.warnings, progress=bar)
         if store is not None and store.working:
             _save(store, result)
         return result
-
-
-@contextlib.contextmanager
-def _unstored() -> Iterator[Callable[[AuditError], None]]:
-    """Names calls that could not be stored one by one up to a limit, and counts the rest at the end."""
-    told = 0
-
-    def tell(error: AuditError) -> None:
-        nonlocal told
-        told += 1
-        if told <= MOST_REJECTED:
-            warn(f"not stored: {error}")
-
-    yield tell
-    if told > MOST_REJECTED:
-        warn(f"… and {told - MOST_REJECTED:,} more calls not stored")
-
-
-def _read(paths: tuple[Path, ...]) -> Iterator[Call]:
-    """Calls of all files, with every row that had to be left out named on stderr."""
-    from traces import io
-
-    rejected = 0
-
-    def on_reject(row: io.Rejected) -> None:
-        nonlocal rejected
-        rejected += 1
-        if rejected <= MOST_REJECTED:
-            warn(f"{row}{' (may still be written)' if row.pending else ''}")
-
-    read, unreadable = 0, []
-    for path in io.find(paths):
-        try:
-            for call in io.read(path, on_reject=on_reject):
-                read += 1
-                yield call
-        except TraceError as error:
-            unreadable.append(str(error))
-    for message in unreadable if read else unreadable[:-1]:
-        warn(message)
-    if rejected > MOST_REJECTED:
-        warn(f"… and {rejected - MOST_REJECTED:,} more rows with remarks")
-    if unreadable and not read:
-        raise TraceError(unreadable[-1])
 
 
 def _body_reader(store: "Store | None") -> BodyOf:
@@ -208,10 +162,10 @@ def _what_if(result: Audit, money: "Money") -> "list[WhatIf]":
 
 
 def _print(result: Audit, sums: "Totals", rows: "list[WhatIf]", money: "Money", as_json: bool, title: str) -> None:
-    for warning in result.warnings[:MOST_REJECTED]:
+    for warning in result.warnings[:MOST_NAMED]:
         warn(warning)
-    if len(result.warnings) > MOST_REJECTED:
-        warn(f"… and {len(result.warnings) - MOST_REJECTED:,} more calls with remarks")
+    if len(result.warnings) > MOST_NAMED:
+        warn(f"… and {len(result.warnings) - MOST_NAMED:,} more calls with remarks")
     if as_json:
         from auditor.report import lines
 
