@@ -17,10 +17,11 @@ from auditor.lint_checks import ERRORS, Finding, view
 from auditor.lint_warnings import WARNINGS
 from localmodel.rules.step import DatedRules
 from traces.errors import MalformedRow, TraceError, UnreadableInput
+from traces.io import opened, parse
 from traces.rows import loads
-from traces.schema import JsonObject
+from traces.schema import Call, JsonObject
 
-__all__ = ["Finding", "as_json", "as_text", "lint", "lint_file", "read_bodies", "read_body", "read_body_and_text"]
+__all__ = ["Finding", "as_json", "as_text", "lint", "lint_file", "read_body", "read_body_and_text", "read_calls"]
 
 MAX_BYTES = 64 * 1024 * 1024
 """Largest body that is read."""
@@ -41,7 +42,17 @@ def lint(
     `moment` chooses the dated rule values (`None`: the latest). Tokens are estimated. Raises `MalformedRow` for a
     body of a shape that no Messages request has.
     """
-    seen = view(body, ruleset, moment, platform)
+    return _findings(_unsent(body), ruleset, moment, platform)
+
+
+def _unsent(body: JsonObject) -> Call:
+    model = body.get("model")
+    model = model if isinstance(model, str) else None
+    return Call(id="", trace="", provider="anthropic", started_at=None, api="messages", request=body, model=model)
+
+
+def _findings(call: Call, ruleset: DatedRules, moment: datetime | None, platform: str) -> list[Finding]:
+    seen = view(call, ruleset, moment, platform)
     return [finding for check in (*ERRORS, *WARNINGS) for finding in check(seen)]
 
 
@@ -60,12 +71,12 @@ def lint_file(
     """
     results: list[tuple[str, list[Finding]]] = []
     known: set[tuple[str, tuple[str, ...]]] = set()
-    for place, body in read_bodies(path, on_reject):
+    for place, call in read_calls(path, on_reject):
         try:
-            findings = lint(body, ruleset, moment=moment, platform=platform)
+            findings = _findings(call, ruleset, moment, platform)
         except MalformedRow as error:
             refused = MalformedRow(f"{place}: {error}")
-            if path.suffix != ".jsonl":
+            if not _is_trace(path):
                 raise refused from error
             on_reject(refused)
             continue
@@ -75,14 +86,15 @@ def lint_file(
     return results
 
 
-def read_bodies(path: Path, on_reject: OnReject = _refuse) -> Iterator[tuple[str, JsonObject]]:
-    """(place, body) of a JSON file with one body, or of each Messages call of a native trace (.jsonl).
+def read_calls(path: Path, on_reject: OnReject = _refuse) -> Iterator[tuple[str, Call]]:
+    """(place, call) of a JSON file with one body, or of each Messages call of a native trace (see `_is_trace`).
 
+    A row that is no whole call (one with a request alone) will do; a whole one brings the tokens that were counted.
     Calls without a recorded body or of another API are left out, rows that are no JSON go to `on_reject`. Raises
     `UnreadableInput`.
     """
-    if path.suffix != ".jsonl":
-        yield str(path), read_body(path)
+    if not _is_trace(path):
+        yield str(path), _unsent(read_body(path))
         return
     found = False
     for number, line in enumerate(_lines(path), 1):
@@ -95,7 +107,10 @@ def read_bodies(path: Path, on_reject: OnReject = _refuse) -> Iterator[tuple[str
         body = row.get("request") if isinstance(row, dict) else None
         if isinstance(row, dict) and isinstance(body, dict) and "messages" in body and row.get("api") != "chat":
             found = True
-            yield place, body
+            try:
+                yield place, parse(line)
+            except MalformedRow:
+                yield place, _unsent(body)
     if not found:
         raise UnreadableInput(f"{path}: no call has a Messages request; record bodies, or give a request as .json")
 
@@ -120,6 +135,13 @@ def read_body_and_text(path: Path) -> tuple[JsonObject, bytes]:
     raise UnreadableInput(f'{path}: no "messages", also not under "request" or "body"; give a Messages request')
 
 
+def _is_trace(path: Path) -> bool:
+    """Whether a file holds calls, one a line: by its name, else (standard input, pipes) by its first line."""
+    if path.name.removesuffix(".gz").endswith((".jsonl", ".json")):
+        return path.name.removesuffix(".gz").endswith(".jsonl")
+    return b'"schema"' in next(_read(path, lines=True), b"") and _is_json(next(_read(path, lines=True)))
+
+
 def _lines(path: Path) -> Iterator[bytes]:
     """Lines with content; a growing file's torn last line is still to come."""
     for line in _read(path, lines=True):
@@ -138,7 +160,7 @@ def _is_json(line: bytes) -> bool:
 def _read(path: Path, *, lines: bool) -> Iterator[bytes]:
     """The file's bytes at once, or line by line; nothing longer than `MAX_BYTES`."""
     try:
-        with path.open("rb") as handle:
+        with opened(path) as handle:
             while data := (handle.readline(MAX_BYTES + 1) if lines else handle.read(MAX_BYTES + 1)):
                 if len(data) > MAX_BYTES:
                     raise UnreadableInput(f"{path}: larger than {MAX_BYTES >> 20} MiB; give one request body")

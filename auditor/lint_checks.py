@@ -44,7 +44,7 @@ class View:
     """A body as the checks see it.
 
     parts   the blocks of the prompt in its order (n); deferred tools are not among them
-    prompt  the same, with estimated `ends` and their `errors`
+    prompt  the same, with `ends` as the call recorded them, else estimated with their `errors`
     points  the breakpoints that the provider would take, in prompt order: markers on blocks that can carry one,
             and the automatic one last
     """
@@ -64,13 +64,11 @@ class View:
         return self.rules.values.get(name)
 
 
-def view(body: JsonObject, ruleset: DatedRules, moment: datetime | None, platform: str) -> View:
-    """Take a body apart. Raises `MalformedRow` for a shape that no Messages request has."""
+def view(call: Call, ruleset: DatedRules, moment: datetime | None, platform: str) -> View:
+    """Take the body of a call apart. Raises `MalformedRow` for a shape that no Messages request has."""
+    body, model = call.request or {}, call.model or ""
     if not anthropic.is_request(body, "anthropic", None):
         raise MalformedRow("messages is not a list; a Messages request has a list of messages")
-    model = body.get("model")
-    model = model if isinstance(model, str) else ""
-    call = Call(id="", trace="", provider="anthropic", started_at=None, request=body, model=model)
     prompt = canonical(call, Interner(estimate))
     assert prompt is not None, "is_request has looked"
     prompt = Meter().measure(prompt, call)

@@ -50,8 +50,9 @@ def below_minimum(view: View) -> Iterator[Finding]:
     if not view.points:
         return
     point, rules, model = view.points[-1], view.rules, short(view.prompt.model)
-    tokens, error = view.prompt.ends[point.index], view.prompt.errors[point.index]
-    where = f"about {tokens:,} tokens (± {error:,}, estimated) up to the last breakpoint"
+    tokens, error = view.prompt.ends[point.index], view.prompt.error_at(point.index)
+    count = f"about {tokens:,} tokens (± {error:,}, estimated)" if error else f"{tokens:,} tokens"
+    where = f"{count} up to the last breakpoint"
     paths, rule = (view.path(point),), view.rule("min_tokens")
     close = abs(tokens - rules.min_tokens) <= CLOSE * rules.min_tokens
     near = ", within 10 % of the minimum" if close else ""

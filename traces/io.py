@@ -146,6 +146,12 @@ def find(paths: Iterable[Path]) -> list[Path]:
     return list(found.values())
 
 
+def opened(path: Path) -> BinaryIO:
+    """The bytes behind a user's path: gzip unpacked, "-" is standard input. Raises `UnreadableInput`."""
+    source = _source(path)
+    return _opened(source.path, source.name)
+
+
 def plain_size(path: Path) -> int:
     """Bytes of a plain file, which is read where it stands; 0 for all else: gzip, pipes, standard input, no file."""
     try:

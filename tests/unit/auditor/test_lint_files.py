@@ -1,11 +1,12 @@
 """What the linter reads and prints: bodies bare, wrapped and in traces, reports, and bad files."""
 
+import gzip
 import json
 from pathlib import Path
 
 import pytest
 
-from auditor.lint import MAX_BYTES, as_json, as_text, lint, lint_file, read_bodies, read_body
+from auditor.lint import MAX_BYTES, as_json, as_text, lint, lint_file, read_body, read_calls
 from localmodel.rules.load import load
 from traces.errors import MalformedRow, UnreadableInput
 from traces.schema import JsonObject
@@ -71,11 +72,11 @@ def test_bad_files_give_one_line(tmp_path: Path, data: bytes, words: str) -> Non
 
 
 def test_missing_file_folder_and_size(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableInput, match="cannot be read: No such file"):
+    with pytest.raises(UnreadableInput, match=r"none\.json: no such file or directory"):
         read_body(tmp_path / "none.json")
-    with pytest.raises(UnreadableInput, match="cannot be read"):
+    with pytest.raises(UnreadableInput, match="is a directory"):
         read_body(tmp_path)
-    with pytest.raises(UnreadableInput, match="cannot be read"):
+    with pytest.raises(UnreadableInput, match="embedded null byte"):
         read_body(Path("a\0b"))
     large = tmp_path / "large.json"
     with large.open("wb") as handle:
@@ -100,10 +101,10 @@ def test_trace_with_a_bad_line_or_without_bodies(tmp_path: Path) -> None:
     path = tmp_path / "calls.jsonl"
     path.write_text("{]\n")
     with pytest.raises(UnreadableInput, match=r"calls\.jsonl:1: not JSON"):
-        list(read_bodies(path))
+        list(read_calls(path))
     path.write_text('{"usage": {}}\n')
     with pytest.raises(UnreadableInput, match="no call has a Messages request"):
-        list(read_bodies(path))
+        list(read_calls(path))
 
 
 def test_malformed_body_is_named_by_its_place(tmp_path: Path) -> None:
@@ -111,3 +112,19 @@ def test_malformed_body_is_named_by_its_place(tmp_path: Path) -> None:
     path.write_text('{"messages": [5]}')
     with pytest.raises(MalformedRow, match=r"a\.json: messages\[0\] is a number"):
         lint_file(path, RULES, moment=None)
+
+
+FOURTEEN = Path(__file__).parents[3] / "traces" / "recorded" / "fourteen" / "calls.jsonl"
+
+
+def test_tokens_that_a_trace_counted_are_not_estimated() -> None:
+    found = [(place, f.code) for place, findings in lint_file(FOURTEEN, RULES, moment=None) for f in findings]
+    assert found == [(f"{FOURTEEN}:11", "lookback_risk")], "its texts are short, but each call says what they counted"
+
+
+def test_a_compressed_trace_is_linted_like_a_plain_one(tmp_path: Path) -> None:
+    packed = tmp_path / "calls.jsonl.gz"
+    packed.write_bytes(gzip.compress(FOURTEEN.read_bytes()))
+    plain = [[f.code for f in findings] for _, findings in lint_file(FOURTEEN, RULES, moment=None)]
+    assert [[f.code for f in findings] for _, findings in lint_file(packed, RULES, moment=None)] == plain
+    assert len(plain) == 14
