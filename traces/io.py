@@ -22,40 +22,19 @@ from typing import BinaryIO, TypeAlias
 
 from traces import csvio, rows
 from traces.errors import MalformedRow, UnreadableInput
+from traces.lines import BOM, LINE_LIMIT, lines_of
+from traces.lines import OnReject as OnReject
+from traces.lines import Rejected as Rejected
 from traces.schema import SCHEMA, Call, JsonObject, Place
-
-LINE_LIMIT = 64 * 2**20
-"""Bytes of one row at most; the providers refuse requests of half that size."""
 
 STDIN = "-"
 
 _BLOCK = 2**20
 _SMALL_BLOCK = 2**12
 _HEAD = 2**16
-_BOM = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _GZIP = b"\x1f\x8b"
 _PATTERNS = ("*.jsonl", "*.jsonl.gz", "*.csv")
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A row that gave no call, and why.
-
-    `pending`: the torn last line of a file that may still grow. `kept`: the row did give a call, of which the reason
-    says what was left out or assumed.
-    """
-
-    place: Place
-    reason: str
-    pending: bool = False
-    kept: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.reason}"
-
-
-OnReject: TypeAlias = Callable[[Rejected], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +83,7 @@ def read_request(place: Place) -> JsonObject:
         file.seek(place.offset)
         line = file.read(place.length)
     try:
-        row = rows.loads(line.removeprefix(_BOM))
+        row = rows.loads(line.removeprefix(BOM))
     except MalformedRow as error:
         raise MalformedRow(f"{place}: has changed since it was read ({error}); read the file again") from None
     request = row.get("request") if isinstance(row, dict) else None
@@ -119,7 +98,7 @@ def parse(line: bytes, place: Place | None = None) -> Call:
     Raises `MalformedRow`.
     """
     place = place or Place("line", 1, 0, len(line))
-    return rows.from_line(line.removeprefix(_BOM), place, rows.Context(Path(place.file).stem, _ignore))
+    return rows.from_line(line.removeprefix(BOM), place, rows.Context(Path(place.file).stem, _ignore))
 
 
 def write(calls: Iterable[Call], file: BinaryIO) -> None:
@@ -171,7 +150,7 @@ def _calls(source: Source, report: _Report) -> Iterator[Call]:
     with _opened(source.path, source.name) as file:
         parse_row, header = _format(file, source, report)
         file.seek(0)
-        for place, line in _lines(file, source.name):
+        for place, line in lines_of(file, source.name):
             report.line = place.line
             if line is None:
                 size = f"{place.length} bytes, more than {LINE_LIMIT} ({LINE_LIMIT >> 20} MiB)"
@@ -185,35 +164,6 @@ def _calls(source: Source, report: _Report) -> Iterator[Call]:
                 yield call
 
 
-def _lines(file: BinaryIO, name: str) -> Iterator[tuple[Place, bytes | None]]:
-    """Lines with their places; `None` instead of a line above the limit, which is never loaded as a whole."""
-    offset = number = 0
-    while line := file.readline(_BLOCK):
-        number += 1
-        length = len(line)
-        whole: bytes | None = line
-        if length == _BLOCK and not line.endswith(b"\n"):
-            length += _to_line_end(file)
-            file.seek(offset)
-            whole = file.read(length) if length <= LINE_LIMIT else None
-            file.seek(offset + length)
-        if number == 1 and whole is not None:
-            whole = whole.removeprefix(_BOM)
-        yield Place(name, number, offset, length), whole
-        offset += length
-
-
-def _to_line_end(file: BinaryIO) -> int:
-    """Bytes from here to the end of the line, counted without keeping them."""
-    length = 0
-    while block := file.read(_BLOCK):
-        end = block.find(b"\n")
-        if end >= 0:
-            return length + end + 1
-        length += len(block)
-    return length
-
-
 def _format(file: BinaryIO, source: Source, report: _Report) -> tuple[_Parse, int]:
     """The parser for this file's rows, and the line number of a table's header (0: none).
 
@@ -225,7 +175,7 @@ def _format(file: BinaryIO, source: Source, report: _Report) -> tuple[_Parse, in
         mark = head[:2].hex(" ").upper()
         raise UnreadableInput(f"{_flat(source.name)}: UTF-16 text (byte order mark {mark}); convert it to UTF-8")
     context = rows.Context(source.stem, report.warn)
-    lines = head.removeprefix(_BOM).split(b"\n")
+    lines = head.removeprefix(BOM).split(b"\n")
     number, first = next(((i, line) for i, line in enumerate(lines, 1) if line.strip()), (0, b""))
     cut = number == len(lines) and len(head) == _HEAD
     objects = any(line.lstrip().startswith(b"{") for line in lines)
