@@ -15,7 +15,8 @@ from traces.facts import COMPACT, MICROCOMPACT, TOOL_SEARCH, Label, facts_of, la
 
 # Row times are ends of blocks and times of prompts; the request left some seconds later than the row before it.
 MARGIN_S = 30
-# Tool results that a client clears are many; an input that shrinks by less may only have lost its thinking.
+# Tool results that a client clears are many; an input that shrinks by less may only have lost its thinking. Where the
+# provider places the boundaries itself, a hit may end early for other reasons, and a shorter input proves nothing.
 CUT_TOKENS = 8_000
 
 _LABELS: dict[str | None, Cause] = {
@@ -108,7 +109,7 @@ def _change(audited: Audited, before: Audited, what: Told) -> Finding | None:
         evidence = "a tool search loaded deferred tools in between: their definitions join those in front of all else"
         return Finding("tools_changed", "likely", [evidence, *_since(what, before)])
     cut = (before.call.usage.input_tokens or 0) - (audited.call.usage.input_tokens or 0)
-    if cut >= CUT_TOKENS and what.direct and read:
+    if cut >= CUT_TOKENS and what.direct and read and audited.call.usage.write_tokens is not None:
         evidence = (
             f"the input shrank by {cut:,} although the conversation goes on from row {before.call.seq}, and {read:,} "
             "tokens of its beginning were read: older messages or tool results were removed"

@@ -21,7 +21,22 @@ MAIN_ROWS = 11
 AGENTS = 3
 HEAD = 16_500
 START = datetime(2026, 8, 3, 8, tzinfo=UTC)
-WORDS = ("cache", "prefix", "the", "of", "file", "test", "read", "return", "def", "import", "value", "None", "line", "\\n")
+WORDS = (
+    "cache",
+    "prefix",
+    "the",
+    "of",
+    "file",
+    "test",
+    "read",
+    "return",
+    "def",
+    "import",
+    "value",
+    "None",
+    "line",
+    "\\n",
+)
 
 
 class Session:
@@ -65,10 +80,24 @@ class Session:
         """A response with its usage."""
         content = [{"type": "text", "text": self.text(500)}]
         split = {"ephemeral_5m_input_tokens": write, "ephemeral_1h_input_tokens": 0}
-        usage = {"input_tokens": 3, "cache_creation_input_tokens": write, "cache_read_input_tokens": read}
+        usage: dict[str, Any] = {
+            "input_tokens": 3,
+            "cache_creation_input_tokens": write,
+            "cache_read_input_tokens": read,
+        }
         usage |= {"cache_creation": split, "output_tokens": self.draw.randint(20, 900), "service_tier": "standard"}
-        message = {"model": self.model, "id": f"msg_{self.uuid().replace('-', '')[:24]}", "type": "message"}
-        message |= {"role": "assistant", "content": content, "stop_reason": "tool_use", "stop_sequence": None}
+        message: dict[str, Any] = {
+            "model": self.model,
+            "id": f"msg_{self.uuid().replace('-', '')[:24]}",
+            "type": "message",
+        }
+        message |= {
+            "type": "message",
+            "role": "assistant",
+            "content": content,
+            "stop_reason": "tool_use",
+            "stop_sequence": None,
+        }
         row = self.row(parent, agent, message=message | {"usage": usage}, requestId=f"req_{self.uuid()[:24]}")
         return row | {"type": "assistant"}
 

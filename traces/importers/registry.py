@@ -27,9 +27,9 @@ id), since copies of one response in several files (forks, resumes, snapshots) a
 from pathlib import Path
 from types import ModuleType
 
-from traces.importers import claude_code
+from traces.importers import claude_code, codex
 
-IMPORTERS: tuple[ModuleType, ...] = (claude_code,)
+IMPORTERS: tuple[ModuleType, ...] = (claude_code, codex)
 
 ENDINGS = (".json", ".db")
 """Endings of importers' files beside the native `*.jsonl`."""
