@@ -15,47 +15,26 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from traces import csvio, rows
 from traces.errors import MalformedRow, UnreadableInput
+from traces.files import STDIN, flat, is_stdin
+from traces.files import find as find
+from traces.importers.registry import importer_of
+from traces.lines import BOM, LINE_LIMIT, lines_of, objects
+from traces.lines import OnReject as OnReject
+from traces.lines import Rejected as Rejected
 from traces.schema import SCHEMA, Call, JsonObject, Place
-
-LINE_LIMIT = 64 * 2**20
-"""Bytes of one row at most; the providers refuse requests of half that size."""
-
-STDIN = "-"
 
 _BLOCK = 2**20
 _SMALL_BLOCK = 2**12
 _HEAD = 2**16
-_BOM = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _GZIP = b"\x1f\x8b"
-_PATTERNS = ("*.jsonl", "*.jsonl.gz", "*.csv")
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A row that gave no call, and why.
-
-    `pending`: the torn last line of a file that may still grow. `kept`: the row did give a call, of which the reason
-    says what was left out or assumed.
-    """
-
-    place: Place
-    reason: str
-    pending: bool = False
-    kept: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.reason}"
-
-
-OnReject: TypeAlias = Callable[[Rejected], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +68,34 @@ def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
             report.calls += 1
             yield call
     except OSError as error:  # opened, but reading it fails
-        raise UnreadableInput(f"{_flat(path)}: {(error.strerror or 'cannot be read').lower()}") from None
+        raise UnreadableInput(f"{flat(path)}: {(error.strerror or 'cannot be read').lower()}") from None
     if source.damage:
         report(Rejected(Place(source.name, report.line + 1), source.damage))
-    if not report.calls:
+    if not report.calls and (report.first or not report.imported):  # a session may have asked nothing yet
         raise UnreadableInput(_nothing(source, report))
+
+
+def distinct(calls: Iterable[Call], seen: set[object] | None = None) -> Iterator[Call]:
+    """Calls without the copies of responses that several transcripts hold (forks, resumes, snapshots), the first stays.
+
+    `seen` is what `is_copy` remembers.
+    """
+    seen = set() if seen is None else seen
+    return (call for call in calls if not is_copy(call, seen))
+
+
+def is_copy(call: Call, seen: set[object]) -> bool:
+    """Whether a call is the copy of one that `seen` remembers, which takes it in: 100 bytes each.
+
+    Only calls of other tools' files, whose ids are those of responses, have copies.
+    """
+    if call.facts is None:
+        return False
+    usage = call.usage
+    key = (call.id, usage.input_tokens, usage.read_tokens, usage.write_tokens)
+    known = key in seen
+    seen.add(key)
+    return known
 
 
 def read_request(place: Place) -> JsonObject:
@@ -104,7 +106,7 @@ def read_request(place: Place) -> JsonObject:
         file.seek(place.offset)
         line = file.read(place.length)
     try:
-        row = rows.loads(line.removeprefix(_BOM))
+        row = rows.loads(line.removeprefix(BOM))
     except MalformedRow as error:
         raise MalformedRow(f"{place}: has changed since it was read ({error}); read the file again") from None
     request = row.get("request") if isinstance(row, dict) else None
@@ -119,31 +121,13 @@ def parse(line: bytes, place: Place | None = None) -> Call:
     Raises `MalformedRow`.
     """
     place = place or Place("line", 1, 0, len(line))
-    return rows.from_line(line.removeprefix(_BOM), place, rows.Context(Path(place.file).stem, _ignore))
+    return rows.from_line(line.removeprefix(BOM), place, rows.Context(Path(place.file).stem, _ignore))
 
 
 def write(calls: Iterable[Call], file: BinaryIO) -> None:
     """Append calls as native JSON Lines. Raises `MalformedRow` for a body that is no JSON; see `csvio.write_table`."""
     for call in calls:
         file.write(rows.to_line(call) + b"\n")
-
-
-def find(paths: Iterable[Path]) -> list[Path]:
-    """Files to read: those named, and all `*.jsonl`, `*.jsonl.gz` and `*.csv` below each folder named, sorted.
-
-    A file reached twice is listed once. Raises `UnreadableInput` for a missing path and a folder without such files.
-    """
-    found: dict[Path, Path] = {}
-    for path in paths:
-        try:
-            known = _is_stdin(path) or path.exists()
-            for file in _below(path) if path.is_dir() else [path]:
-                found.setdefault(file if _is_stdin(file) else file.resolve(), file)
-        except OSError as error:
-            raise UnreadableInput(f"{_flat(path)}: {(error.strerror or 'cannot be opened').lower()}") from None
-        if not known:
-            raise UnreadableInput(f"{_flat(path)}: no such file or folder")
-    return list(found.values())
 
 
 def opened(path: Path) -> BinaryIO:
@@ -155,7 +139,7 @@ def opened(path: Path) -> BinaryIO:
 def plain_size(path: Path) -> int:
     """Bytes of a plain file, which is read where it stands; 0 for all else: gzip, pipes, standard input, no file."""
     try:
-        if _is_stdin(path) or not path.is_file():
+        if is_stdin(path) or not path.is_file():
             return 0
         with path.open("rb") as file:
             return 0 if file.read(2) == _GZIP else path.stat().st_size
@@ -169,6 +153,7 @@ class _Report:
     def __init__(self, on_reject: OnReject | None) -> None:
         self.on_reject = on_reject
         self.calls = self.line = 0
+        self.imported = False
         self.first: Rejected | None = None
 
     def __call__(self, rejected: Rejected) -> None:
@@ -186,9 +171,15 @@ _Parse: TypeAlias = Callable[[bytes, Place], Call]
 
 def _calls(source: Source, report: _Report) -> Iterator[Call]:
     with _opened(source.path, source.name) as file:
-        parse_row, header = _format(file, source, report)
+        head = file.read(_HEAD)
+        importer = None if _is_native(head) else importer_of(head)
+        if importer is not None:
+            report.imported = True
+            yield from _imported(importer.read, source, report)
+            return
+        parse_row, header = _format(head, source, report)
         file.seek(0)
-        for place, line in _lines(file, source.name):
+        for place, line in lines_of(file, source.name):
             report.line = place.line
             if line is None:
                 size = f"{place.length} bytes, more than {LINE_LIMIT} ({LINE_LIMIT >> 20} MiB)"
@@ -202,52 +193,44 @@ def _calls(source: Source, report: _Report) -> Iterator[Call]:
                 yield call
 
 
-def _lines(file: BinaryIO, name: str) -> Iterator[tuple[Place, bytes | None]]:
-    """Lines with their places; `None` instead of a line above the limit, which is never loaded as a whole."""
-    offset = number = 0
-    while line := file.readline(_BLOCK):
-        number += 1
-        length = len(line)
-        whole: bytes | None = line
-        if length == _BLOCK and not line.endswith(b"\n"):
-            length += _to_line_end(file)
-            file.seek(offset)
-            whole = file.read(length) if length <= LINE_LIMIT else None
-            file.seek(offset + length)
-        if number == 1 and whole is not None:
-            whole = whole.removeprefix(_BOM)
-        yield Place(name, number, offset, length), whole
-        offset += length
+def _is_native(head: bytes) -> bool:
+    """Whether a row of the native format stands whole in the head; no other format is asked then."""
+    return any(isinstance(row.get("provider"), str) or row.get("schema") == SCHEMA for row in objects(head))
 
 
-def _to_line_end(file: BinaryIO) -> int:
-    """Bytes from here to the end of the line, counted without keeping them."""
-    length = 0
-    while block := file.read(_BLOCK):
-        end = block.find(b"\n")
-        if end >= 0:
-            return length + end + 1
-        length += len(block)
-    return length
+def _imported(read: Callable[..., Iterator[Call]], source: Source, report: _Report) -> Iterator[Call]:
+    """Calls of another tool's file, under the user's name for it where a copy is read. All of them have facts."""
+    copied = f"{source.path}" != source.name
+
+    def named(place: Place) -> Place:
+        return replace(place, file=source.name) if copied else place
+
+    def on_reject(rejected: Rejected) -> None:
+        report(replace(rejected, place=named(rejected.place)))
+
+    for call in read(source.path, on_reject=on_reject if copied else report):
+        if call.facts is None or copied:
+            place = None if call.place is None else named(call.place)
+            call = replace(call, place=place, facts=call.facts if call.facts is not None else {})
+        yield call
 
 
-def _format(file: BinaryIO, source: Source, report: _Report) -> tuple[_Parse, int]:
+def _format(head: bytes, source: Source, report: _Report) -> tuple[_Parse, int]:
     """The parser for this file's rows, and the line number of a table's header (0: none).
 
     A table starts with a known header, or with a row of other names and no line after it that starts like an object:
     a damaged first line must not turn a JSONL file into a table.
     """
-    head = file.read(_HEAD)
     if head.startswith(_UTF16):
         mark = head[:2].hex(" ").upper()
-        raise UnreadableInput(f"{_flat(source.name)}: UTF-16 text (byte order mark {mark}); convert it to UTF-8")
+        raise UnreadableInput(f"{flat(source.name)}: UTF-16 text (byte order mark {mark}); convert it to UTF-8")
     context = rows.Context(source.stem, report.warn)
-    lines = head.removeprefix(_BOM).split(b"\n")
+    lines = head.removeprefix(BOM).split(b"\n")
     number, first = next(((i, line) for i, line in enumerate(lines, 1) if line.strip()), (0, b""))
     cut = number == len(lines) and len(head) == _HEAD
     objects = any(line.lstrip().startswith(b"{") for line in lines)
     if not cut and csvio.looks_like_header(first) and (csvio.knows(first) or not objects):
-        return partial(csvio.table(first, _flat(source.name)).call, context=context), number
+        return partial(csvio.table(first, flat(source.name)).call, context=context), number
     return partial(rows.from_line, context=context), 0
 
 
@@ -256,7 +239,7 @@ def _is_torn(line: bytes, error: MalformedRow) -> bool:
 
 
 def _nothing(source: Source, report: _Report) -> str:
-    name = _flat(source.name)
+    name = flat(source.name)
     if not report.first:
         return f"{name}: empty, no call in {report.line} lines" if report.line else f"{name}: empty (0 bytes)"
     reason = f"line {report.first.place.line}: {report.first.reason}"
@@ -267,14 +250,14 @@ def _source(path: Path) -> Source:
     """The bytes behind a user's path; copies gzip, standard input and pipes, once for each version of them."""
     name = f"{path}"
     copied = _copies().get(name)
-    if _is_stdin(path):
+    if is_stdin(path):
         if not copied and sys.stdin is None:
             raise UnreadableInput(f"{name}: standard input is closed; name a file")
         return copied or _spooled(name, sys.stdin.buffer)
     with _opened(path, name) as file:
         status = os.fstat(file.fileno())
         if stat.S_ISBLK(status.st_mode) or (stat.S_ISCHR(status.st_mode) and not file.isatty()):
-            raise UnreadableInput(f"{_flat(name)}: a device, which may never end; name a file")
+            raise UnreadableInput(f"{flat(name)}: a device, which may never end; name a file")
         if not file.seekable():
             return copied or _spooled(name, file)
         stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
@@ -315,7 +298,7 @@ def _copied(name: str, take: Callable[[int], bytes], on_damage: Callable[[str], 
                 if on_damage:
                     on_damage(f"compressed data is damaged or ends early ({error}); rows after this point are lost")
     except OSError as error:
-        raise UnreadableInput(f"{_flat(name)}: cannot be copied for reading ({error.strerror or error})") from None
+        raise UnreadableInput(f"{flat(name)}: cannot be copied for reading ({error.strerror or error})") from None
     return Path(target.name)
 
 
@@ -338,23 +321,7 @@ def _opened(path: Path, name: str, buffering: int = _BLOCK) -> BinaryIO:
         return path.open("rb", buffering=buffering)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"{error}"
-        raise UnreadableInput(f"{_flat(name)}: {(reason or 'cannot be opened').lower()}") from None
-
-
-def _below(folder: Path) -> list[Path]:
-    found = sorted({file for pattern in _PATTERNS for file in folder.rglob(pattern) if file.is_file()})
-    if not found:
-        raise UnreadableInput(f"{_flat(folder)}: no {', '.join(_PATTERNS)} in this folder")
-    return found
-
-
-def _is_stdin(path: Path) -> bool:
-    return f"{path}" == STDIN
-
-
-def _flat(name: str | Path) -> str:
-    """A file's name for a message of one line."""
-    return "".join(letter if letter.isprintable() else "?" for letter in f"{name}")
+        raise UnreadableInput(f"{flat(name)}: {(reason or 'cannot be opened').lower()}") from None
 
 
 def _ignore(place: Place, reason: str) -> None:

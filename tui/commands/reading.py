@@ -31,6 +31,7 @@ class Reading:
         self.warnings: list[str] = []
         self._store = store
         self._rejected = self._unstored = self._read = 0
+        self._seen: set[object] = set()
         self._unreadable: list[str] = []
 
     def __enter__(self) -> Self:
@@ -50,7 +51,7 @@ class Reading:
         large = [path for path in files if _worth_a_process(path)]
         for path in large:
             yield from self._ahead(path)
-        calls = self._small([path for path in files if path not in large])
+        calls = io.distinct(self._small([path for path in files if path not in large]), self._seen)
         if self._store is not None:
             calls = self._store.through(calls, self._on_unstored)
         yield from gather(calls, self.warnings.append)
@@ -75,7 +76,8 @@ class Reading:
         try:
             for one in ahead(path, db, Listeners(self._on_reject, self._on_unstored, self.warnings.append)):
                 self._read += 1
-                yield one
+                if not io.is_copy(one[0], self._seen):
+                    yield one
         except TraceError as error:
             self._unreadable.append(str(error))
 

@@ -1,5 +1,6 @@
 """Reading in another process gives what reading in this one gives, and ends with it."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -67,24 +68,23 @@ def test_an_unreadable_file_is_told_as_if_read_here(tmp_path: Path) -> None:
 
 
 def readers() -> list[str]:
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    return [line for line in listed.splitlines() if "auditor.ahead" in line and "ps -eo" not in line]
+    """Processes that this one started to read ahead, by number."""
+    started = subprocess.run(["ps", "--ppid", f"{os.getpid()}", "-o", "pid=,args="], capture_output=True, text=True)
+    return [line.split()[0] for line in started.stdout.splitlines() if "-m auditor.ahead" in line]
 
 
 def test_nobody_is_left_reading_when_the_calls_are_wanted_no_more(tmp_path: Path) -> None:
-    before = readers()
     calls = ahead(many(tmp_path / "calls.jsonl", 400), None, Heard().listeners)
     next(calls)
-    assert len(readers()) == len(before) + 1
+    assert len(readers()) == 1
     calls.close()
-    assert readers() == before
+    assert readers() == []
 
 
 def test_a_reader_that_dies_is_said_so(tmp_path: Path) -> None:
     calls = ahead(many(tmp_path / "calls.jsonl", 2000), None, Heard().listeners)
     next(calls)
-    listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
-    (pid,) = [line.split()[0] for line in listed.splitlines() if "-m auditor.ahead" in line]
+    (pid,) = readers()
     subprocess.run(["kill", "-9", pid], check=True)
     with pytest.raises(AuditError, match=r"calls\.jsonl: the process that read it ended with -9"):
         list(calls)

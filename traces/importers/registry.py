@@ -1,0 +1,46 @@
+"""Other tools' files: the formats that are read beside the native one, in the order in which they are asked.
+
+One module a format, `traces/importers/NAME.py`, listed in `IMPORTERS`. Each has exactly three public names:
+
+    NAME: str
+        what messages and `cachewright audit` call the format, for example "claude_code"
+    sniff(head: bytes) -> bool
+        whether a file that starts with these bytes (at most 64 KiB, a byte order mark left on) is of this format. By
+        content, never by name. It must be sure: the first that says yes gets the file. `traces.lines.objects(head)`
+        gives the JSON objects of the first lines
+    read(path: Path, *, on_reject: OnReject | None) -> Iterator[Call]
+        the calls of one file, streaming in constant memory, each with `place` (`Place.file` is `f"{path}"`, so that it
+        can be read again). A row that gives no call and should have goes to `on_reject` with its place and reason, a
+        torn last line as `pending`, and reading goes on; rows that are no calls (prompts, titles) are passed over in
+        silence. Raises `OSError` or `UnreadableInput`, nothing else
+
+`traces.io.read` asks native JSON Lines and usage tables first, then these in order; `traces.io.find` lists files in a
+folder whose endings are in `ENDINGS` and, unless native endings, only where some importer says yes to the head.
+
+Meaning of the fields of a call: `id` identifies the response where the format has an id for it (message id, response
+id), since copies of one response in several files (forks, resumes, snapshots) are counted once by it; else it is
+`STEM:LINE`. `trace` is the session, `agent` the chain in it whose calls follow each other ("main", a sub-agent's id).
+`usage.input_tokens` is the whole input. `started_at` is when the request was sent, as far as the format tells, and
+`ended_at` when the response was complete. `facts` holds what a transcript tells beside the usage (`traces.schema`).
+"""
+
+from pathlib import Path
+from types import ModuleType
+
+from traces.importers import claude_code, codex
+
+IMPORTERS: tuple[ModuleType, ...] = (claude_code, codex)
+
+ENDINGS = (".json", ".db")
+"""Endings of importers' files beside the native `*.jsonl`."""
+
+
+def importer_of(head: bytes) -> ModuleType | None:
+    """The first importer that knows a file by its first bytes."""
+    return next((module for module in IMPORTERS if module.sniff(head)), None)
+
+
+def importer_for(path: Path, size: int = 2**16) -> ModuleType | None:
+    """The importer of a file, `None` where no importer knows it. Raises `OSError`."""
+    with path.open("rb") as file:
+        return importer_of(file.read(size))
