@@ -1,0 +1,94 @@
+"""mini-swe-agent trajectories (`*.traj.json`): all messages, and with each answer the provider's whole response.
+
+The messages sent with a request are those in front of its answer, so bodies can be compared, as the agent kept them
+(Chat form): LiteLLM may have sent them in another. `created` of a response is in whole seconds and is when the
+provider began it; messages of newer versions have a `timestamp`, which is when they were made.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from traces import rows
+from traces.importers.documents import outline
+from traces.importers.endpoints import provider_named
+from traces.importers.fields import moment, obj, text
+from traces.importers.reading import Item, calls, json_parts
+from traces.lines import OnReject
+from traces.schema import Call, JsonObject
+from traces.wire.usage import of_response
+
+NAME = "mini_swe_agent"
+_MESSAGES = "messages"
+
+
+def sniff(head: bytes) -> bool:
+    """A document that says so, or whose info has an agent's statistics beside its messages."""
+    parts = outline(head, _MESSAGES)
+    info = parts.get("info", {})
+    return _MESSAGES in parts and "model_stats" in info and ("mini_version" in info or "config" in info)
+
+
+def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
+    """One call a message with a response, also of answers that the agent could not use."""
+    return calls(json_parts(path, on_reject, _MESSAGES), partial(_calls, _Trajectory(path.stem)), on_reject)
+
+
+def request(span: bytes) -> JsonObject | None:
+    """The messages that stand in a span, as a Chat body."""
+    messages = rows.loads(b"[" + span.rstrip(b", \r\n\t") + b"]")
+    return {"messages": _sent(messages)} if isinstance(messages, list) else None
+
+
+@dataclass(slots=True)
+class _Trajectory:
+    """The run so far: where its first message stands, and all messages."""
+
+    stem: str
+    start: int = -1
+    messages: list[JsonObject] | None = None
+
+
+def _sent(messages: list[JsonObject]) -> list[JsonObject]:
+    """Messages without what the agent only kept for itself."""
+    return [{name: value for name, value in message.items() if name != "extra"} for message in messages]
+
+
+def _calls(run: _Trajectory, item: Item) -> Iterator[Call]:
+    if item.path != _MESSAGES:
+        return
+    if run.messages is None:
+        run.start, run.messages = item.place.offset, []
+    before = _sent(run.messages)
+    run.messages.append(item.row)
+    extra = obj(item.row, "extra")
+    response = extra.get("response")
+    if item.row.get("role") != "assistant" or not isinstance(response, dict):
+        return
+    yield _call(run, item, before, extra, response)
+
+
+def _call(run: _Trajectory, item: Item, before: list[JsonObject], extra: JsonObject, response: JsonObject) -> Call:
+    model, name = text(response, "model"), text(response, "id")
+    gateway = (name or "").startswith("gen-")
+    provider = "openrouter" if gateway else provider_named(None, model)
+    created = moment(response.get("created"), "response.created")
+    made = moment(extra.get("timestamp"), "timestamp")
+    place = replace(item.place, offset=run.start, length=item.place.offset - run.start)
+    return Call(
+        id=name or f"{run.stem}:{item.index + 1}",
+        trace=run.stem,
+        provider=provider,
+        started_at=created or made,
+        seq=item.index + 1,
+        api="chat",
+        model=model,
+        ended_at=made if created and made and made >= created else None,
+        request={"messages": before},
+        response=response,
+        usage=of_response(response, provider),
+        place=place,
+    )
+
+

@@ -1,0 +1,135 @@
+"""OpenCode sessions as `opencode export` writes them, and its single message files (up to 1.1).
+
+One assistant message can be several requests: each `step-finish` part is one, with tokens of its own; the message's
+own figures are those of the last one (or of all), so they count only where there is no such part. Ids may all be the
+word REDACTED (files that went through Entire) and are then not used.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from traces.importers.documents import outline
+from traces.importers.endpoints import counts_writes, provider_named
+from traces.importers.fields import MILLISECONDS, exclusive, items, moment, obj, text
+from traces.importers.reading import Item, calls, json_document, json_parts
+from traces.lines import OnReject
+from traces.schema import Call, JsonObject, Kind, Place, Usage
+
+NAME = "opencode"
+_MESSAGES = "messages"
+
+
+def sniff(head: bytes) -> bool:
+    """A document of a session's info and messages with parts, or one assistant message."""
+    parts = outline(head, _MESSAGES)
+    message = parts.get(_MESSAGES)
+    if message is not None and "info" in parts:
+        return message.keys() >= {"info", "parts"} or {"slug", "projectID"} <= parts["info"].keys()
+    return {"sessionID", "role", "tokens", "modelID"} <= parts.keys()
+
+
+def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
+    """One call a step of each assistant message."""
+    session = Session(path.stem)
+    with path.open("rb") as file:
+        single = "info" not in outline(file.read(2**16), _MESSAGES)
+    if single:
+        return calls(json_document(path, on_reject), partial(_of_message_file, session), on_reject)
+    return calls(json_parts(path, on_reject, _MESSAGES), partial(_of_export, session), on_reject)
+
+
+@dataclass(slots=True)
+class Session:
+    """What a session's info tells about its calls."""
+
+    stem: str
+    trace: str = ""
+    agent: str = "main"
+
+    def learn(self, info: JsonObject, parent: str = "parentID") -> None:
+        """Take in a session's info. A session with a parent is a sub-agent of the parent's trace; where the parent's
+        name is redacted, it is at least a sub-agent."""
+        own = text(info, "id") or self.stem
+        child = info.get(parent) is not None
+        self.trace = (text(info, parent) if child else None) or own
+        self.agent = own if child else "main"
+
+
+def _of_export(session: Session, item: Item) -> Iterator[Call]:
+    if item.path == "info":
+        session.learn(item.row)
+    elif item.path == _MESSAGES:
+        parts = [part for part in items(item.row, "parts") if isinstance(part, dict)]
+        name = f"{session.stem}:{item.index + 1}"
+        yield from calls_of_message(session, item.place, obj(item.row, "info"), parts, name, item.index + 1)
+
+
+def _of_message_file(session: Session, item: Item) -> Iterator[Call]:
+    session.trace = text(item.row, "sessionID") or session.stem
+    yield from calls_of_message(session, item.place, item.row, None, session.stem, 1)
+
+
+def calls_of_message(
+    session: Session, place: Place, info: JsonObject, parts: list[JsonObject] | None, name: str, seq: int
+) -> Iterator[Call]:
+    """The calls of one assistant message; `parts` are `None` where they lie in other files. Times are those of the message: steps tell none of their own, so of several
+    only the first has the start and only the last the end.
+
+    Raises `MalformedRow`.
+    """
+    if info.get("role") != "assistant":
+        return
+    steps = [part for part in parts or () if part.get("type") == "step-finish"]
+    figures = [_flat(obj(step, "tokens")) for step in steps] or [_flat(obj(info, "tokens"))]
+    begun = parts is None or any(part.get("type") == "step-start" for part in parts) or info.get("error") is not None
+    if not steps and not begun and not any(figures[0].values()):
+        return  # a message that only carries the result of a sub-agent: no request was made for it
+    started = moment(obj(info, "time").get("created"), "time.created", MILLISECONDS)
+    ended = moment(obj(info, "time").get("completed"), "time.completed", MILLISECONDS)
+    model, provider = text(info, "modelID"), text(info, "providerID")
+    ours = _provider(provider, model)
+    for number, tokens in enumerate(figures):
+        yield Call(
+            id=f"{text(info, 'id') or name}{f'#{number}' if number else ''}",
+            trace=session.trace or session.stem,
+            provider=ours,
+            started_at=started,
+            seq=seq * 100 + number,
+            agent=session.agent,
+            kind=_kind(session, info),
+            model=model,
+            ended_at=_end(started, ended) if number == len(figures) - 1 else None,
+            usage=_usage(tokens, counts_writes(ours, model), bool(steps)),
+            place=place,
+        )
+
+
+def _flat(tokens: JsonObject) -> JsonObject:
+    cache = obj(tokens, "cache")
+    found = {"input": tokens.get("input"), "output": tokens.get("output")}
+    return found | {"cache.read": cache.get("read"), "cache.write": cache.get("write")}
+
+
+def _usage(raw: JsonObject, written: bool, finished: bool) -> Usage:
+    """All counts 0 without a finished step: the request failed or was broken off before any usage came."""
+    if not finished and not any(raw.values()):
+        return Usage()
+    return exclusive(raw, rest="input", read="cache.read", write="cache.write", output="output", written=written)
+
+
+def _provider(provider: str | None, model: str | None) -> str:
+    """OpenCode's own gateway ("opencode") passes requests on to the model's maker."""
+    return provider_named(None if provider in (None, "opencode", "opencode-go") else provider, model)
+
+
+def _kind(session: Session, info: JsonObject) -> Kind:
+    if info.get("summary") is True or info.get("mode") == "compaction" or info.get("agent") == "compaction":
+        return "summary"
+    return "main" if session.agent == "main" else "subagent"
+
+
+def _end(started: datetime | None, ended: datetime | None) -> datetime | None:
+    return None if started is None or ended is None or ended < started else ended
