@@ -16,24 +16,22 @@ from typing import Any
 
 from traces import rows
 from traces.errors import MalformedRow
-from traces.importers import documents, streams
+from traces.importers import streams
+from traces.importers.documents import parts, shapes
 from traces.importers.endpoints import flat_headers
 from traces.importers.exchange import Attempts, Exchange, call_of, object_or_none, status_of
 from traces.importers.fields import items, moment, obj, text
 from traces.importers.reading import Item, calls, json_lines
-from traces.lines import OnReject, objects
+from traces.lines import OnReject
 from traces.schema import Call, JsonObject, Place
 
 NAME = "claude_tap"
 
 
 def sniff(head: bytes) -> bool:
-    """Lines with a request that has a path, a duration and a turn or transport."""
-    for row in objects(head):
-        sent = row.get("request")
-        if isinstance(sent, dict) and {"method", "path"} <= sent.keys() and "duration_ms" in row:
-            return "schema" not in row
-    return False
+    """Lines with a request that has a method and a path, and with a turn, a transport or a duration."""
+    names, ours = {"request.method", "request.path"}, {"turn", "transport", "upstream_base_url", "duration_ms"}
+    return any(names <= shape and ours & shape and "schema" not in shape for shape in shapes(head, "request"))
 
 
 def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
@@ -143,7 +141,7 @@ def _places(item: Item) -> list[Place]:
     """Where the request events of a connection stand in its line, so that each can be read again alone."""
     wanted = "request.ws_events"
     found = []
-    for part in documents.parts(BytesIO(item.raw), wanted):
+    for part in parts(BytesIO(item.raw), wanted):
         raw = item.raw[part.offset : part.offset + part.length]
         if part.path == wanted and part.index >= 0 and _creates(rows.loads(raw)):
             found.append(Place(item.place.file, item.place.line, item.place.offset + part.offset, part.length))

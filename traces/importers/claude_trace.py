@@ -8,23 +8,21 @@ from functools import partial
 from pathlib import Path
 
 from traces import rows
+from traces.importers.documents import shapes
 from traces.importers.endpoints import flat_headers
 from traces.importers.exchange import Attempts, Exchange, call_of, object_or_none, status_of
 from traces.importers.fields import moment, obj
 from traces.importers.reading import Item, calls, json_lines
-from traces.lines import OnReject, objects
+from traces.lines import OnReject
 from traces.schema import Call, JsonObject
 
 NAME = "claude_trace"
 
 
 def sniff(head: bytes) -> bool:
-    """Lines with a request that has a time and a URL, beside its response."""
-    for row in objects(head):
-        request = row.get("request")
-        if isinstance(request, dict) and {"timestamp", "url", "method"} <= request.keys() and "response" in row:
-            return "schema" not in row and "transport" not in row
-    return False
+    """Lines with a request that has a time and a URL."""
+    names = {"request.timestamp", "request.method", "request.url"}
+    return any(names <= shape and "schema" not in shape for shape in shapes(head, "request"))
 
 
 def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import orjson
 
 from traces.errors import MalformedRow
-from traces.lines import BOM
+from traces.lines import BOM, objects
 from traces.schema import JsonObject
 
 _BLOCK = 2**20
@@ -22,6 +22,7 @@ _TOKEN = re.compile(rb'["{}\[\]:,]|[^\s"{}\[\]:,]+')
 _NESTED = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["{}\[\]]', re.DOTALL)
 """Inside a value: whole texts are one match, a quote alone is a text that goes on in the next block."""
 _IN_STRING = re.compile(rb'["\\]')
+_NAME = re.compile(rb'"(\w{1,40})"\s*:')
 _SIGNS = frozenset((b'"', b"{", b"}", b"[", b"]", b":", b","))
 
 
@@ -62,6 +63,22 @@ def outline(head: bytes, *wanted: str) -> dict[str, JsonObject]:
         for path in scan.open_paths():
             found.setdefault(path, {})
     return found
+
+
+def shapes(head: bytes, *enter: str) -> list[frozenset[str]]:
+    """Names in the rows at the start of a file, for telling formats apart: of its first row or document, which may be
+    cut, and of each whole line. Members named by `enter` give their own names too, as "request.url".
+    """
+    found = outline(head, "", *(f"{name}." for name in enter))
+    names = set(found) - {""}
+    if "" in found:  # a list: its first element, or where that is cut whatever stands in it
+        names |= found[""].keys() or {name.decode(errors="replace") for name in _NAME.findall(head)}
+    return [frozenset(names), *(_names(row, enter) for row in objects(head))]
+
+
+def _names(row: JsonObject, enter: tuple[str, ...]) -> frozenset[str]:
+    inner = ((name, row[name]) for name in enter if isinstance(row.get(name), dict))
+    return frozenset((*row, *(f"{name}.{key}" for name, value in inner for key in value)))
 
 
 def _object(raw: bytes) -> JsonObject:

@@ -6,7 +6,7 @@ provider began it; messages of newer versions have a `timestamp`, which is when 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -38,30 +38,32 @@ def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
 def request(span: bytes) -> JsonObject | None:
     """The messages that stand in a span, as a Chat body."""
     messages = rows.loads(b"[" + span.rstrip(b", \r\n\t") + b"]")
-    return {"messages": _sent(messages)} if isinstance(messages, list) else None
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        return None
+    return {"messages": [_sent(message) for message in messages]}
 
 
 @dataclass(slots=True)
 class _Trajectory:
-    """The run so far: where its first message stands, and all messages."""
+    """The run so far: where its first message stands, and the messages as they were sent."""
 
     stem: str
     start: int = -1
-    messages: list[JsonObject] | None = None
+    messages: list[JsonObject] = field(default_factory=list)
 
 
-def _sent(messages: list[JsonObject]) -> list[JsonObject]:
-    """Messages without what the agent only kept for itself."""
-    return [{name: value for name, value in message.items() if name != "extra"} for message in messages]
+def _sent(message: JsonObject) -> JsonObject:
+    """A message without what the agent only kept for itself."""
+    return {name: value for name, value in message.items() if name != "extra"}
 
 
 def _calls(run: _Trajectory, item: Item) -> Iterator[Call]:
     if item.path != _MESSAGES:
         return
-    if run.messages is None:
-        run.start, run.messages = item.place.offset, []
-    before = _sent(run.messages)
-    run.messages.append(item.row)
+    if run.start < 0:
+        run.start = item.place.offset
+    before = list(run.messages)
+    run.messages.append(_sent(item.row))
     extra = obj(item.row, "extra")
     response = extra.get("response")
     if item.row.get("role") != "assistant" or not isinstance(response, dict):

@@ -108,9 +108,14 @@ def calls_of_message(
 
 
 def _flat(tokens: JsonObject) -> JsonObject:
+    """Reasoning is a part of the output, unless the total shows that it stands beside it."""
     cache = obj(tokens, "cache")
     found = {"input": tokens.get("input"), "output": tokens.get("output")}
-    return found | {"cache.read": cache.get("read"), "cache.write": cache.get("write")}
+    found |= {"cache.read": cache.get("read"), "cache.write": cache.get("write")}
+    parts, total = [*found.values(), tokens.get("reasoning")], tokens.get("total")
+    if all(type(part) is int for part in parts) and sum(parts) == total:
+        found["output"] += tokens["reasoning"]
+    return found
 
 
 def _usage(raw: JsonObject, written: bool, finished: bool) -> Usage:

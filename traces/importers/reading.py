@@ -123,6 +123,17 @@ def _loaded(file: BinaryIO, place: Place, part: documents.Part, on_reject: OnRej
         return None
 
 
+def json_rows(path: Path, on_reject: OnReject | None) -> Iterator[Item]:
+    """Rows of a file that may be JSON Lines, one list of rows, or one row over many lines."""
+    with path.open("rb") as file:
+        head = file.read(2**16).removeprefix(BOM).lstrip()
+    if head.startswith(b"["):
+        return (item for item in json_parts(path, on_reject, "") if item.index >= 0)
+    line, end, _ = head.partition(b"\n")
+    whole = not end or line.rstrip().endswith(b"}")
+    return json_lines(path, on_reject) if whole else json_document(path, on_reject)
+
+
 class _Lines:
     """Line numbers of byte places that only go forward."""
 

@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from traces import rows
+from traces.importers.documents import shapes
 from traces.importers.endpoints import flat_headers
 from traces.importers.exchange import Attempts, Exchange, call_of, object_or_none, status_of
 from traces.importers.fields import moment, text
 from traces.importers.reading import Item, calls, json_lines
-from traces.lines import OnReject, objects
+from traces.lines import OnReject
 from traces.schema import Call, JsonObject
 
 NAME = "request_log"
@@ -21,7 +22,7 @@ _FIELDS = frozenset(("method", "path", "headers", "t"))
 
 def sniff(head: bytes) -> bool:
     """Flat lines with method, path, headers and time."""
-    return any(row.keys() >= _FIELDS and "request" not in row for row in objects(head))
+    return any(_FIELDS <= shape and "request" not in shape for shape in shapes(head))
 
 
 def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
