@@ -139,7 +139,9 @@ def fingerprint(headers: Mapping[str, str]) -> str | None:
         value = headers.get(name, "").strip()
         if value and not _MASKED.search(value):
             secret = value.rpartition(" ")[2]
-            return hashlib.blake2b(secret.encode(errors="replace"), digest_size=4, key=b"cachewright key_fp").hexdigest()
+            return hashlib.blake2b(
+                secret.encode(errors="replace"), digest_size=4, key=b"cachewright key_fp"
+            ).hexdigest()
     return None
 
 

@@ -59,7 +59,7 @@ def _calls(chat: _Chat, item: Item) -> Iterator[Call]:
     if (item.path and item.path != _MESSAGES) or not isinstance(item.value, dict):
         return
     row = item.row
-    if _SESSION <= row.keys():
+    if row.keys() >= _SESSION:
         chat.trace = text(row, "sessionId") or chat.stem
         chat.kind = "subagent" if text(row, "kind") == "subagent" else "main"
         return

@@ -103,5 +103,3 @@ def _later(started: datetime | None, entry: JsonObject, *phases: str) -> datetim
     if started is None or not known or not waited:
         return None
     return started + timedelta(milliseconds=sum(known))
-
-

@@ -28,7 +28,13 @@ _LISTS = ("observations", "trace.observations", "data", "")
 _WRAPPER = re.compile(r"ai\.(stream|generate)(Text|Object)")
 """Vercel's SDK nests each request ("….doStream") in a span of this name that repeats its usage."""
 
-_READ = ("cache_read_input_tokens", "input_cached_tokens", "input_cache_read", "input_cache_read_tokens", "cached_tokens")
+_READ = (
+    "cache_read_input_tokens",
+    "input_cached_tokens",
+    "input_cache_read",
+    "input_cache_read_tokens",
+    "cached_tokens",
+)
 _WRITE = ("cache_creation_input_tokens", "input_cache_creation", "cache_write_input_tokens")
 _SPLIT = ("cache_creation_ephemeral_5m_input_tokens", "cache_creation_ephemeral_1h_input_tokens")
 _INPUT = ("input", "input_tokens", "prompt_tokens", "promptTokens")
@@ -38,7 +44,9 @@ _OUTPUT = ("output", "output_tokens", "completion_tokens", "completionTokens")
 def sniff(head: bytes) -> bool:
     """A trace with observations, or observations with usage details."""
     for shape in shapes(head, "trace"):
-        if "trace" in shape and ("observations" in shape or "trace.projectId" in shape or "trace.observations" in shape):
+        if "trace" in shape and (
+            "observations" in shape or "trace.projectId" in shape or "trace.observations" in shape
+        ):
             return True
         if {"type", "startTime"} <= shape and ({"usageDetails", "traceId"} & shape) and "spanId" not in shape:
             return True
@@ -150,9 +158,7 @@ def usage_of(details: JsonObject) -> Usage:
     return checked(Usage(whole, read, write, short, long, output))
 
 
-def _whole(
-    rest: int | None, read: int | None, write: int | None, output: int | None, total: int | None
-) -> int | None:
+def _whole(rest: int | None, read: int | None, write: int | None, output: int | None, total: int | None) -> int | None:
     """The whole input by what adds up to the total; without one, by whether the parts fit into the input."""
     if rest is None or (read is None and write is None):
         return rest

@@ -42,7 +42,7 @@ _APIS = {
 
 def sniff(head: bytes) -> bool:
     """Rows with a call type and a start, and names that only LiteLLM gives."""
-    return any(_FIELDS <= shape and _OURS & shape for shape in shapes(head))
+    return any(shape >= _FIELDS and _OURS & shape for shape in shapes(head))
 
 
 def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:

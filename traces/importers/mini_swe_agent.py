@@ -92,5 +92,3 @@ def _call(run: _Trajectory, item: Item, before: list[JsonObject], extra: JsonObj
         usage=of_response(response, provider),
         place=place,
     )
-
-

@@ -27,7 +27,7 @@ _DAY = datetime(1970, 1, 1, tzinfo=UTC)
 
 def sniff(head: bytes) -> bool:
     """Rows with lengths and block hashes."""
-    return any(_FIELDS <= shape for shape in shapes(head))
+    return any(shape >= _FIELDS for shape in shapes(head))
 
 
 def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:

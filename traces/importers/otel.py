@@ -139,5 +139,3 @@ def _status(found: JsonObject) -> int:
 
 def _one(found: JsonObject, names: tuple[str, ...]) -> int | None:
     return next((count(found[name], name) for name in names if found.get(name) is not None), None)
-
-

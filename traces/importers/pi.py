@@ -98,9 +98,7 @@ def _change_model(session: _Session, entry: JsonObject) -> None:
     session.model = text(entry, "modelId") or model or session.model
 
 
-def _call(
-    session: _Session, item: Item, message: JsonObject, branch: str, origin: str | None, kind: Kind
-) -> Call:
+def _call(session: _Session, item: Item, message: JsonObject, branch: str, origin: str | None, kind: Kind) -> Call:
     entry, api = item.row, text(message, "api")
     model = text(message, "model") or session.model
     provider = provider_named(text(message, "provider") or session.provider, model)

@@ -22,7 +22,7 @@ _FIELDS = frozenset(("method", "path", "headers", "t"))
 
 def sniff(head: bytes) -> bool:
     """Flat lines with method, path, headers and time."""
-    return any(_FIELDS <= shape and "request" not in shape for shape in shapes(head))
+    return any(shape >= _FIELDS and "request" not in shape for shape in shapes(head))
 
 
 def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:

@@ -103,7 +103,9 @@ def _responses(seen: list[JsonObject]) -> JsonObject:
     latest = final or next((event for event in reversed(seen) if isinstance(event.get("response"), dict)), {})
     response = dict(_dict(latest.get("response")))
     if not response.get("output"):
-        output = [event["item"] for event in seen if event.get("type") == "response.output_item.done" and "item" in event]
+        output = [
+            event["item"] for event in seen if event.get("type") == "response.output_item.done" and "item" in event
+        ]
         response |= {"output": output} if output else {}
     return response | _error(seen)
 
