@@ -57,7 +57,12 @@ def m0002_outcomes(db: "Database") -> None:
         ) WITHOUT ROWID""")
 
 
-STEPS: tuple[Callable[["Database"], None], ...] = (m0001_calls, m0002_outcomes)
+def m0003_facts(db: "Database") -> None:
+    """What a client's transcript tells of a call of which it holds no body (`traces.schema.Call.facts`), as JSON."""
+    db.execute("ALTER TABLE calls ADD COLUMN facts BLOB")
+
+
+STEPS: tuple[Callable[["Database"], None], ...] = (m0001_calls, m0002_outcomes, m0003_facts)
 VERSION = len(STEPS)
 
 

@@ -27,7 +27,7 @@ _PLAIN = (
 CALL_COLUMNS = (
     *("key", "id", "trace", "provider", "started_at", "seq", "agent", "parent", "kind", "attempt", "api", "host"),
     *("key_fp", "model", "betas", "first_token_at", "ended_at", "status", "clock", *_USAGE, *_PLACE),
-    *("tokens", "response", "request", "blocks"),
+    *("facts", "tokens", "response", "request", "blocks"),
 )
 OUTCOME_COLUMNS = (
     *("call", "read_tokens", "write_tokens", "uncached_tokens", "verdict", "cause", "lost_tokens", "diagnosis"),
@@ -129,6 +129,7 @@ def call_row(call: Call, body: Body) -> tuple[Any, ...]:
         _iso(call.first_token_at), _iso(call.ended_at), call.status, call.clock,
         *_usage_values(call.usage),
         *((None,) * 4 if place is None else (sql_text(place.file), place.line, place.offset, place.length)),
+        None if call.facts is None else pack(dumps(call.facts)),
         None if call.tokens is None else pack(dumps(dict(call.tokens))),
         None if body.response is None else pack(body.response),
         None if body.skeleton is None else pack(body.skeleton),
@@ -156,6 +157,7 @@ def call_of(row: tuple[Any, ...], request: JsonObject | None) -> Call:
     return Call(
         **{name: values[name] for name in _PLAIN},
         betas=tuple(loads(values["betas"].encode())),
+        facts=json_value(values["facts"]),
         tokens=json_value(values["tokens"]),
         response=json_value(values["response"]),
         request=request,

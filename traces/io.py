@@ -15,26 +15,26 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from traces import csvio, rows
 from traces.errors import MalformedRow, UnreadableInput
-from traces.lines import BOM, LINE_LIMIT, lines_of
+from traces.files import STDIN, flat, is_stdin
+from traces.files import find as find
+from traces.importers.registry import importer_of
+from traces.lines import BOM, LINE_LIMIT, lines_of, objects
 from traces.lines import OnReject as OnReject
 from traces.lines import Rejected as Rejected
 from traces.schema import SCHEMA, Call, JsonObject, Place
-
-STDIN = "-"
 
 _BLOCK = 2**20
 _SMALL_BLOCK = 2**12
 _HEAD = 2**16
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _GZIP = b"\x1f\x8b"
-_PATTERNS = ("*.jsonl", "*.jsonl.gz", "*.csv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
             report.calls += 1
             yield call
     except OSError as error:  # opened, but reading it fails
-        raise UnreadableInput(f"{_flat(path)}: {(error.strerror or 'cannot be read').lower()}") from None
+        raise UnreadableInput(f"{flat(path)}: {(error.strerror or 'cannot be read').lower()}") from None
     if source.damage:
         report(Rejected(Place(source.name, report.line + 1), source.damage))
     if not report.calls:
@@ -107,24 +107,6 @@ def write(calls: Iterable[Call], file: BinaryIO) -> None:
         file.write(rows.to_line(call) + b"\n")
 
 
-def find(paths: Iterable[Path]) -> list[Path]:
-    """Files to read: those named, and all `*.jsonl`, `*.jsonl.gz` and `*.csv` below each folder named, sorted.
-
-    A file reached twice is listed once. Raises `UnreadableInput` for a missing path and a folder without such files.
-    """
-    found: dict[Path, Path] = {}
-    for path in paths:
-        try:
-            known = _is_stdin(path) or path.exists()
-            for file in _below(path) if path.is_dir() else [path]:
-                found.setdefault(file if _is_stdin(file) else file.resolve(), file)
-        except OSError as error:
-            raise UnreadableInput(f"{_flat(path)}: {(error.strerror or 'cannot be opened').lower()}") from None
-        if not known:
-            raise UnreadableInput(f"{_flat(path)}: no such file or folder")
-    return list(found.values())
-
-
 class _Report:
     """Counts what one file gave, and passes rejections on."""
 
@@ -148,7 +130,12 @@ _Parse: TypeAlias = Callable[[bytes, Place], Call]
 
 def _calls(source: Source, report: _Report) -> Iterator[Call]:
     with _opened(source.path, source.name) as file:
-        parse_row, header = _format(file, source, report)
+        head = file.read(_HEAD)
+        importer = None if _is_native(head) else importer_of(head)
+        if importer is not None:
+            yield from _imported(importer.read, source, report)
+            return
+        parse_row, header = _format(head, source, report)
         file.seek(0)
         for place, line in lines_of(file, source.name):
             report.line = place.line
@@ -164,23 +151,43 @@ def _calls(source: Source, report: _Report) -> Iterator[Call]:
                 yield call
 
 
-def _format(file: BinaryIO, source: Source, report: _Report) -> tuple[_Parse, int]:
+def _is_native(head: bytes) -> bool:
+    """Whether a row of the native format stands whole in the head; no other format is asked then."""
+    return any(isinstance(row.get("provider"), str) or row.get("schema") == SCHEMA for row in objects(head))
+
+
+def _imported(read: Callable[..., Iterator[Call]], source: Source, report: _Report) -> Iterator[Call]:
+    """Calls of another tool's file, under the user's name for it where a copy is read."""
+    if f"{source.path}" == source.name:
+        yield from read(source.path, on_reject=report)
+        return
+
+    def named(place: Place) -> Place:
+        return replace(place, file=source.name)
+
+    def on_reject(rejected: Rejected) -> None:
+        report(replace(rejected, place=named(rejected.place)))
+
+    for call in read(source.path, on_reject=on_reject):
+        yield call if call.place is None else replace(call, place=named(call.place))
+
+
+def _format(head: bytes, source: Source, report: _Report) -> tuple[_Parse, int]:
     """The parser for this file's rows, and the line number of a table's header (0: none).
 
     A table starts with a known header, or with a row of other names and no line after it that starts like an object:
     a damaged first line must not turn a JSONL file into a table.
     """
-    head = file.read(_HEAD)
     if head.startswith(_UTF16):
         mark = head[:2].hex(" ").upper()
-        raise UnreadableInput(f"{_flat(source.name)}: UTF-16 text (byte order mark {mark}); convert it to UTF-8")
+        raise UnreadableInput(f"{flat(source.name)}: UTF-16 text (byte order mark {mark}); convert it to UTF-8")
     context = rows.Context(source.stem, report.warn)
     lines = head.removeprefix(BOM).split(b"\n")
     number, first = next(((i, line) for i, line in enumerate(lines, 1) if line.strip()), (0, b""))
     cut = number == len(lines) and len(head) == _HEAD
     objects = any(line.lstrip().startswith(b"{") for line in lines)
     if not cut and csvio.looks_like_header(first) and (csvio.knows(first) or not objects):
-        return partial(csvio.table(first, _flat(source.name)).call, context=context), number
+        return partial(csvio.table(first, flat(source.name)).call, context=context), number
     return partial(rows.from_line, context=context), 0
 
 
@@ -189,7 +196,7 @@ def _is_torn(line: bytes, error: MalformedRow) -> bool:
 
 
 def _nothing(source: Source, report: _Report) -> str:
-    name = _flat(source.name)
+    name = flat(source.name)
     if not report.first:
         return f"{name}: empty, no call in {report.line} lines" if report.line else f"{name}: empty (0 bytes)"
     reason = f"line {report.first.place.line}: {report.first.reason}"
@@ -200,14 +207,14 @@ def _source(path: Path) -> Source:
     """The bytes behind a user's path; copies gzip, standard input and pipes, once for each version of them."""
     name = f"{path}"
     copied = _copies().get(name)
-    if _is_stdin(path):
+    if is_stdin(path):
         if not copied and sys.stdin is None:
             raise UnreadableInput(f"{name}: standard input is closed; name a file")
         return copied or _spooled(name, sys.stdin.buffer)
     with _opened(path, name) as file:
         status = os.fstat(file.fileno())
         if stat.S_ISBLK(status.st_mode) or (stat.S_ISCHR(status.st_mode) and not file.isatty()):
-            raise UnreadableInput(f"{_flat(name)}: a device, which may never end; name a file")
+            raise UnreadableInput(f"{flat(name)}: a device, which may never end; name a file")
         if not file.seekable():
             return copied or _spooled(name, file)
         stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
@@ -248,7 +255,7 @@ def _copied(name: str, take: Callable[[int], bytes], on_damage: Callable[[str], 
                 if on_damage:
                     on_damage(f"compressed data is damaged or ends early ({error}); rows after this point are lost")
     except OSError as error:
-        raise UnreadableInput(f"{_flat(name)}: cannot be copied for reading ({error.strerror or error})") from None
+        raise UnreadableInput(f"{flat(name)}: cannot be copied for reading ({error.strerror or error})") from None
     return Path(target.name)
 
 
@@ -271,23 +278,7 @@ def _opened(path: Path, name: str, buffering: int = _BLOCK) -> BinaryIO:
         return path.open("rb", buffering=buffering)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"{error}"
-        raise UnreadableInput(f"{_flat(name)}: {(reason or 'cannot be opened').lower()}") from None
-
-
-def _below(folder: Path) -> list[Path]:
-    found = sorted({file for pattern in _PATTERNS for file in folder.rglob(pattern) if file.is_file()})
-    if not found:
-        raise UnreadableInput(f"{_flat(folder)}: no {', '.join(_PATTERNS)} in this folder")
-    return found
-
-
-def _is_stdin(path: Path) -> bool:
-    return f"{path}" == STDIN
-
-
-def _flat(name: str | Path) -> str:
-    """A file's name for a message of one line."""
-    return "".join(letter if letter.isprintable() else "?" for letter in f"{name}")
+        raise UnreadableInput(f"{flat(name)}: {(reason or 'cannot be opened').lower()}") from None
 
 
 def _ignore(place: Place, reason: str) -> None:

@@ -5,6 +5,7 @@ What native files (`traces.io`) and the importers of other tools' files (`traces
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import BinaryIO, TypeAlias
 
 import orjson
@@ -17,6 +18,8 @@ LINE_LIMIT = 64 * 2**20
 BOM = b"\xef\xbb\xbf"
 
 _BLOCK = 2**20
+# Rows that a format is told by.
+_TELLING = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +43,17 @@ OnReject: TypeAlias = Callable[[Rejected], None]
 
 
 def lines_of(file: BinaryIO, name: str) -> Iterator[tuple[Place, bytes | None]]:
-    """Lines with their places; `None` instead of a line above the limit, which is never loaded as a whole.
+    """Lines with their places; `None` instead of a line above the limit, which is never loaded as a whole."""
+    for number, offset, length, line in spans_of(file):
+        yield Place(name, number, offset, length), line
 
-    The file is open at its start; a byte order mark is taken off the first line.
+
+def spans_of(file: BinaryIO, offset: int = 0, number: int = 0) -> Iterator[tuple[int, int, int, bytes | None]]:
+    """Number, offset, length and bytes of each line, `None` for bytes above the limit.
+
+    `file` is open at `offset`, which is a line's start, with `number` lines in front of it. A byte order mark is taken
+    off the first line of the file.
     """
-    offset = number = 0
     while line := file.readline(_BLOCK):
         number += 1
         length = len(line)
@@ -56,12 +65,16 @@ def lines_of(file: BinaryIO, name: str) -> Iterator[tuple[Place, bytes | None]]:
             file.seek(offset + length)
         if number == 1 and whole is not None:
             whole = whole.removeprefix(BOM)
-        yield Place(name, number, offset, length), whole
+        yield number, offset, length, whole
         offset += length
 
 
-def objects(head: bytes) -> list[JsonObject]:
-    """The JSON objects that stand whole in the first lines of a file; what is cut or damaged is left out."""
+@lru_cache(maxsize=1)
+def objects(head: bytes) -> tuple[JsonObject, ...]:
+    """The JSON objects that stand whole in the first lines of a file; what is cut or damaged is left out.
+
+    The last answer is kept, since every format asks for the same head.
+    """
     found = []
     for line in head.removeprefix(BOM).split(b"\n"):
         if line.lstrip().startswith(b"{"):
@@ -70,7 +83,9 @@ def objects(head: bytes) -> list[JsonObject]:
             except orjson.JSONDecodeError:
                 continue
             found.append(value)
-    return found
+            if len(found) == _TELLING:
+                break
+    return tuple(found)
 
 
 def _to_line_end(file: BinaryIO) -> int:

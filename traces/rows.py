@@ -71,6 +71,7 @@ class Row(TypedDict, total=False):
     response: dict[str, Any] | None
     tokens: dict[str, _Count] | None
     usage: Any
+    facts: dict[str, Any] | None
 
 
 @dataclass(slots=True)
@@ -143,6 +144,7 @@ def to_call(raw: object, place: Place, context: Context) -> Call:
         response=response,
         tokens=row.get("tokens"),
         usage=usage,
+        facts=row.get("facts"),
         clock=row.get("clock") or "utc",
         place=place,
     )
@@ -169,6 +171,7 @@ def to_line(call: Call) -> bytes:
         "request": call.request,
         "response": call.response,
         "tokens": None if call.tokens is None else dict(call.tokens),
+        "facts": call.facts,
     }
     row |= {name: value for name, value in optional.items() if value is not None}
     if not _told_by_response(call):

@@ -59,7 +59,18 @@ class Call:
 
     `started_at` is `None` only in usage tables that hold no times. `clock` is "relative" when the times count
     from an unknown day (a CSV with mm:ss), so that no dated rule or price may be chosen by them. `key` is the call's
-    identity in a store, `None` where it is in none.
+    identity in a store, `None` where it is in none. `facts` is what a client's transcript tells beside the usage where
+    it holds no body, plain JSON values under these names, each of them optional:
+
+        client    the program that wrote the transcript, with its version
+        project   the folder that it worked in
+        previous  id of the call that this one continues, `None` where it starts a conversation
+        since     what happened between the two, a list of words (`traces.facts`)
+        label     the provider's own reason for a cache miss: `None` where it found none, else {"type", "tokens"?}
+        speed     the service's speed class where it is not the usual one: another class, another cache
+        times     "rows" where `started_at` and `ended_at` are the times of the rows before and at the end of the
+                  response: requests start some seconds after the former
+        output    "lower_bound" where the last count of output tokens may not be the final one
     """
 
     id: str
@@ -83,6 +94,7 @@ class Call:
     response: JsonObject | None = None
     tokens: Mapping[str, int] | None = None
     usage: Usage = field(default_factory=Usage)
+    facts: JsonObject | None = None
     clock: Literal["utc", "relative"] = "utc"
     place: Place | None = None
     key: bytes | None = field(default=None, compare=False)

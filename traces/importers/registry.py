@@ -15,7 +15,7 @@ One module a format, `traces/importers/NAME.py`, listed in `IMPORTERS`. Each has
         silence. Raises `OSError` or `UnreadableInput`, nothing else
 
 `traces.io.read` asks native JSON Lines and usage tables first, then these in order; `traces.io.find` lists files in a
-folder whose endings are in `PATTERNS` and, unless native endings, only where some importer says yes to the head.
+folder whose endings are in `ENDINGS` and, unless native endings, only where some importer says yes to the head.
 
 Meaning of the fields of a call: `id` identifies the response where the format has an id for it (message id, response
 id), since copies of one response in several files (forks, resumes, snapshots) are counted once by it; else it is
@@ -27,9 +27,11 @@ id), since copies of one response in several files (forks, resumes, snapshots) a
 from pathlib import Path
 from types import ModuleType
 
-IMPORTERS: tuple[ModuleType, ...] = ()
+from traces.importers import claude_code
 
-PATTERNS = ("*.json", "*.db")
+IMPORTERS: tuple[ModuleType, ...] = (claude_code,)
+
+ENDINGS = (".json", ".db")
 """Endings of importers' files beside the native `*.jsonl`."""
 
 

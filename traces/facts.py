@@ -1,0 +1,75 @@
+"""What clients' transcripts tell of a call beside its usage: names and words of `Call.facts`, and how to read them.
+
+A transcript holds no body, so none of this shows the change itself; it says what the client did, or what the provider
+answered, between two calls of a conversation. Importers write these words, diagnosis reads them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from traces.schema import Call
+
+COMPACT = "compact"
+"""The conversation was summarised; "compact manual" and "compact auto" where the transcript tells."""
+
+MICROCOMPACT = "microcompact"
+"""The client removed old tool results."""
+
+TOOL_SEARCH = "tool_search"
+"""A search loaded the definitions of deferred tools."""
+
+SKILL = "skill"
+"""The text of a skill was put in."""
+
+COMMAND = "command"
+"""A slash command, "command /NAME"."""
+
+PERMISSION_MODE = "permission_mode"
+"""The permission mode changed, "permission_mode OLD → NEW"."""
+
+CLIENT = "client"
+"""Another version of the client goes on, "client OLD → NEW"."""
+
+SYNTHETIC = "synthetic message"
+"""A message that the client made itself: a turn was broken off, or the session resumed."""
+
+INTERRUPT = "interrupt"
+API_ERROR = "api_error"
+
+EFFORT = "effort"
+"""The reasoning effort changed, "effort OLD → NEW"."""
+
+NONE: Mapping[str, Any] = {}
+
+
+class Label(NamedTuple):
+    """The provider's own reason for a miss. `type` is `None` where it looked and found no difference."""
+
+    type: str | None
+    tokens: int | None
+
+
+def facts_of(call: Call) -> Mapping[str, Any]:
+    """The facts of a call, none where it has none."""
+    return call.facts if call.facts is not None else NONE
+
+
+def label_of(call: Call) -> Label | None:
+    """The provider's own verdict, `None` where the transcript holds none."""
+    facts = facts_of(call)
+    if "label" not in facts:
+        return None
+    label = facts["label"]
+    if not isinstance(label, dict):
+        return Label(None, None)
+    return Label(label.get("type"), label.get("tokens"))
+
+
+def words_of(call: Call) -> list[str]:
+    """What happened since the call that this one continues."""
+    return list(facts_of(call).get("since") or ())
+
+
+def with_word(call: Call, word: str) -> str | None:
+    """The first thing that happened and starts with this word, `None` where nothing did."""
+    return next((each for each in words_of(call) if each == word or each.startswith(f"{word} ")), None)

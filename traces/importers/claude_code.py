@@ -1,0 +1,304 @@
+"""Claude Code transcripts: `~/.claude/projects/FOLDER/SESSION.jsonl` and the files of its sub-agents.
+
+A transcript is a conversation, not the traffic: it holds usage, ids and times of each response, but neither system
+prompt nor tools nor markers. What it tells of a call beside the usage goes into `Call.facts`.
+
+One response is written as a row for each content block, with its usage repeated; early rows may hold a part of the
+output count only. Rows are put together by message id (and request id where both have one). Rows link to their parent
+by `parentUuid`; a call continues the response that its chain of parents last passed, across compactions
+(`logicalParentUuid`). Sub-agents are chains of their own, wherever their rows are: in a file of theirs, between the
+rows of the main chain (`isSidechain`), or inside `progress` rows.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from sys import intern
+
+import msgspec
+from msgspec import UNSET
+
+from traces.errors import MalformedRow
+from traces.facts import API_ERROR, CLIENT, COMPACT, MICROCOMPACT, PERMISSION_MODE, SYNTHETIC
+from traces.importers.claude_code_calls import CLIENT_NAME, Chain, Link, Response, calls_of, weight
+from traces.importers.claude_code_rows import (
+    SIDE_ROWS,
+    Bill,
+    Inner,
+    Message,
+    Row,
+    converted,
+    decode,
+    glued,
+    links_of,
+    spoken,
+)
+from traces.lines import OnReject, Rejected, objects, spans_of
+from traces.rows import NotJson, loads
+from traces.schema import Call, JsonObject, Place
+
+NAME = CLIENT_NAME
+
+PENDING = 64
+"""Responses that wait for further rows of theirs; all rows of one stand together but for other chains' between them."""
+
+LINKS = 50_000
+"""Rows whose place in the conversation is remembered; a parent is nearly always among the last few."""
+
+_ROW_TYPES = frozenset(("user", "assistant", "system", "attachment", "progress"))
+_SIDE_TYPES = frozenset(
+    ("file-history-snapshot", "queue-operation", "last-prompt", "ai-title", "permission-mode", "mode")
+)
+# Rows above this size are tool results: no words of the client are looked for in them.
+_TALK = 2**16
+_SUBTYPES = {
+    "microcompact_boundary": MICROCOMPACT,
+    "api_error": API_ERROR,
+    "model_refusal_fallback": "model_refusal_fallback",
+}
+_ATTACHMENTS = frozenset(
+    (
+        "deferred_tools_delta",
+        "mcp_instructions_delta",
+        "agent_listing_delta",
+        "date_change",
+        "plan_mode",
+        "plan_mode_exit",
+    )
+)
+
+
+def sniff(head: bytes) -> bool:
+    """Whether rows of a session stand in the head of a file."""
+    if head.startswith(b'{"parentUuid":') and b'"isSidechain":' in head[:4096]:
+        return True  # also where the first row is longer than the head
+    return any(_is_ours(row) for row in objects(head))
+
+
+def _is_ours(row: JsonObject) -> bool:
+    kind = row.get("type")
+    if kind == "summary":
+        return "leafUuid" in row
+    if kind == "file-history-snapshot":
+        return "snapshot" in row
+    known = kind in _ROW_TYPES or kind in _SIDE_TYPES
+    return known and "sessionId" in row and ("message" in row or "uuid" in row or kind in _SIDE_TYPES)
+
+
+def read(path: Path, *, on_reject: OnReject | None) -> Iterator[Call]:
+    """Calls of one transcript in the order in which their responses began."""
+    transcript = _Transcript(path, on_reject)
+    with path.open("rb") as file:
+        for number, offset, length, line in spans_of(file):
+            if line is None:
+                transcript.reject(Place(transcript.name, number, offset, length), "row of more than 64 MiB, not read")
+            elif not line.startswith(SIDE_ROWS) or b'"assistant"' in line:
+                yield from transcript.take(line, number, offset)
+    yield from transcript.rest()
+
+
+class _Transcript:
+    """One file while it is read."""
+
+    def __init__(self, path: Path, on_reject: OnReject | None) -> None:
+        self.name = f"{path}"
+        self.stem = path.stem
+        self._on_reject = on_reject
+        self._links: dict[str, Link] = {}
+        self._chains: dict[str, Chain] = {}
+        self._pending: dict[str, Response] = {}
+        self._seen: set[str] = set()
+
+    def reject(self, place: Place, reason: str, pending: bool = False) -> None:
+        """Say that a row gave nothing."""
+        if self._on_reject is not None:
+            self._on_reject(Rejected(place, reason, pending))
+
+    def take(self, line: bytes, number: int, offset: int) -> Iterator[Call]:
+        """Take in one line; yields calls of which no more rows are expected."""
+        try:
+            row: Row | None = decode(line)
+        except msgspec.DecodeError as error:
+            row = self._damaged(line, Place(self.name, number, offset, len(line)), error)
+        if row is None:
+            return
+        if row.type == "assistant":
+            self._assistant(row, Place(self.name, number, offset, len(line)))
+        elif row.type == "progress" and row.data is not None and row.data.message is not None:
+            self._follow(row, line)
+            self._embedded(row, row.data.message, Place(self.name, number, offset, len(line)))
+        elif row.type in _ROW_TYPES:
+            self._follow(row, line)
+        while len(self._pending) > PENDING:
+            yield from self._emit(next(iter(self._pending)))
+
+    def rest(self) -> Iterator[Call]:
+        """Calls that were waiting for more rows."""
+        for name in list(self._pending):
+            yield from self._emit(name)
+
+    def _damaged(self, line: bytes, place: Place, error: msgspec.DecodeError) -> Row | None:
+        """What can be saved of a line that is no row: a whole row behind a torn one, or the links of an odd one."""
+        if not line.strip():
+            return None
+        if not line.strip(b"\0\r\n "):
+            self.reject(place, f"a run of {line.count(0)} NUL bytes and no row")
+            return None
+        try:
+            value = loads(line)
+        except MalformedRow as refusal:
+            return self._torn(line, place, refusal)
+        if isinstance(value, dict):
+            row = converted(value)
+            if row is not None or value.get("type") != "assistant":
+                return row or links_of(value)
+        self.reject(place, f"{error}".replace("`", "").lower())
+        return None
+
+    def _torn(self, line: bytes, place: Place, refusal: MalformedRow) -> Row | None:
+        start = glued(line)
+        if start:
+            stub = Place(place.file, place.line, place.offset, start)
+            self.reject(stub, f"a row that breaks off after {start} bytes; the whole row behind it is used")
+            return decode(line[start:])
+        torn = isinstance(refusal, NotJson) and not line.endswith(b"\n") and line.startswith(b"{")
+        self.reject(place, f"{refusal}", pending=torn)
+        return None
+
+    def _assistant(self, row: Row, place: Place) -> None:
+        message = row.message
+        if message is None or (message.id is None and (message.usage is UNSET or row.uuid is None)):
+            self.reject(place, "malformed message: neither an id nor usage")
+            return
+        if _is_synthetic(row, message):
+            self._synthetic(row)
+            return
+        link = self._parent(row)
+        response = self._response_of(row, message, link, place)
+        response.last = row.timestamp or response.last
+        response.finished = response.finished or message.stop_reason is not None
+        if message.diagnostics is not UNSET:
+            response.message.diagnostics = message.diagnostics
+        if isinstance(message.usage, Bill) and (
+            response.bill is None or weight(message.usage) >= weight(response.bill)
+        ):
+            response.bill = message.usage
+        self._remember(row, Link(response.chain, response.id, row.timestamp))
+
+    def _response_of(self, row: Row, message: Message, link: Link, place: Place) -> Response:
+        """The response that a row belongs to, a new one where none waits under its id."""
+        name = message.id or f"{row.uuid}"
+        known = self._pending.get(name)
+        if known is not None and known.request and row.requestId and known.request != row.requestId:
+            name = f"{name}/{row.requestId}"  # a gateway that gives one id to several responses
+            known = self._pending.get(name)
+        if known is not None:
+            return known
+        chain = link.chain
+        first = row.timestamp
+        sent = link.time if link.time and first and link.time <= first else first
+        made = Response(name, row.requestId, chain, row, message, place, link.response, chain.since, sent, first)
+        if row.version and chain.version and row.version != chain.version:
+            chain.since.append(f"{CLIENT} {chain.version} → {row.version}")
+        chain.version = row.version or chain.version
+        chain.since, chain.latest, chain.time = [], name, row.timestamp
+        self._pending[name] = made
+        return made
+
+    def _synthetic(self, row: Row) -> None:
+        """A message that the client made itself: no call; it stands where a turn was broken off or resumed."""
+        link = self._parent(row)
+        _note(link.chain, SYNTHETIC)
+        self._remember(row, Link(link.chain, link.response, row.timestamp))
+
+    def _embedded(self, row: Row, inner: Inner, place: Place) -> None:
+        """A sub-agent's message inside a progress row: a row of that agent's chain."""
+        agent = row.data.agentId if row.data is not None else None
+        moved = Row(
+            type=inner.type, sessionId=row.sessionId, agentId=agent or "progress", isSidechain=True,
+            timestamp=inner.timestamp or row.timestamp, requestId=inner.requestId, version=row.version, cwd=row.cwd,
+            message=inner.message,
+        )  # fmt: skip
+        if inner.type == "assistant":
+            self._assistant(moved, place)
+        else:
+            self._chain(moved.agentId or "progress").time = moved.timestamp
+
+    def _follow(self, row: Row, line: bytes) -> None:
+        """A row that is no response: it carries the conversation on, and may tell why a prefix broke."""
+        link = self._parent(row)
+        for word in _words(row, line, link.chain):
+            _note(link.chain, word)
+        link.chain.time = row.timestamp or link.chain.time
+        self._remember(row, Link(link.chain, link.response, row.timestamp or link.time))
+
+    def _parent(self, row: Row) -> Link:
+        """The place that a row continues; where its parent is not known, the latest of its chain."""
+        parent = row.parentUuid if isinstance(row.parentUuid, str) else row.logicalParentUuid
+        link = self._links.get(parent) if parent else None
+        if row.agentId or not row.isSidechain:
+            chain = self._chain(row.agentId or "main")
+        elif link is not None:
+            chain = link.chain
+        elif self.stem.startswith("agent-"):
+            chain = self._chain(self.stem.removeprefix("agent-"))
+        else:
+            chain = self._chain(f"side-{(row.uuid or '')[:8]}")
+        if link is not None and link.chain is chain:
+            return link
+        if row.parentUuid is None and parent is None:
+            return Link(chain, None, None)
+        return Link(chain, chain.latest, chain.time)
+
+    def _chain(self, name: str) -> Chain:
+        chain = self._chains.get(name)
+        if chain is None:
+            chain = self._chains[name] = Chain(intern(name))
+        return chain
+
+    def _remember(self, row: Row, link: Link) -> None:
+        if row.uuid is None:
+            return
+        self._links[row.uuid] = link
+        if len(self._links) > LINKS:
+            self._links = dict(list(self._links.items())[LINKS // 2 :])
+
+    def _emit(self, name: str) -> Iterator[Call]:
+        response = self._pending.pop(name)
+        if name in self._seen:
+            return
+        self._seen.add(name)
+        yield from calls_of(response, self.stem)
+
+
+def _words(row: Row, line: bytes, chain: Chain) -> Iterator[str]:
+    """What a row tells that may matter to the cache."""
+    if row.type == "system":
+        if row.subtype == "compact_boundary":
+            trigger = row.compactMetadata.trigger if row.compactMetadata is not None else None
+            yield f"{COMPACT} {trigger or ''}".rstrip()
+        elif row.subtype in _SUBTYPES:
+            yield _SUBTYPES[row.subtype]
+    elif row.type == "attachment":
+        if row.attachment is not None and row.attachment.type in _ATTACHMENTS:
+            yield f"attachment {row.attachment.type}"
+    elif row.isCompactSummary:
+        yield COMPACT
+    if row.permissionMode and row.permissionMode != chain.mode:
+        if chain.mode:
+            yield f"{PERMISSION_MODE} {chain.mode} → {row.permissionMode}"
+        chain.mode = row.permissionMode
+    if len(line) < _TALK and row.type in ("user", "system"):
+        yield from spoken(line)
+
+
+def _note(chain: Chain, word: str) -> None:
+    """Add a word once; "compact" after "compact manual" is the same compaction."""
+    if word not in chain.since and not (word == COMPACT and any(each.startswith(COMPACT) for each in chain.since)):
+        chain.since.append(word)
+
+
+def _is_synthetic(row: Row, message: Message) -> bool:
+    """Whether the client made a message itself: it says so, or (names being redacted) nothing was asked or billed."""
+    bill = message.usage
+    nothing = isinstance(bill, Bill) and weight(bill) == (0, 0) and row.requestId is None
+    return message.model == "<synthetic>" or (nothing and not (message.id or "").startswith("msg_"))

@@ -1,0 +1,135 @@
+"""Calls of Claude Code transcripts, put together from the rows of their responses."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from sys import intern
+
+from msgspec import Struct, UnsetType
+
+from traces.importers.claude_code_rows import Bill, Iteration, Message, Row
+from traces.schema import Call, JsonObject, Kind, Place, Usage
+
+CLIENT_NAME = "claude_code"
+
+
+class Link(Struct):
+    """Where a row stands: its chain, the response that stands before or at it, and its time."""
+
+    chain: "Chain"
+    response: str | None
+    time: str | None
+
+
+class Chain(Struct):
+    """A conversation: the main one or a sub-agent's. `since` collects what happened after its latest response."""
+
+    name: str
+    latest: str | None = None
+    time: str | None = None
+    version: str | None = None
+    mode: str | None = None
+    since: list[str] = []
+
+
+class Response(Struct):
+    """A response while its rows come in."""
+
+    id: str
+    request: str | None
+    chain: Chain
+    row: Row
+    message: Message
+    place: Place
+    previous: str | None
+    since: list[str]
+    sent: str | None
+    last: str | None
+    bill: Bill | None = None
+    finished: bool = False
+
+
+def calls_of(response: Response, stem: str) -> Iterator[Call]:
+    """The call that a response answers, and what was billed beside it (server-side compaction, an advisor)."""
+    row, chain, bill = response.row, response.chain, response.bill
+    main = chain.name == "main"
+    call = Call(
+        id=response.id,
+        trace=intern(row.sessionId or stem),
+        provider=_provider(response.id),
+        started_at=_time(response.sent),
+        seq=response.place.line,
+        agent=chain.name,
+        kind="main" if main else "subagent",
+        api="messages",
+        model=None if response.message.model is None else intern(response.message.model),
+        ended_at=_time(response.last),
+        usage=Usage() if bill is None else usage_of(bill),
+        facts=_facts(response),
+        place=response.place,
+    )
+    yield call
+    for number, part in enumerate(bill.iterations or () if bill is not None else ()):
+        if part.type not in (None, "message"):
+            yield _beside(call, part, number)
+
+
+def _beside(call: Call, part: Iteration, number: int) -> Call:
+    """A pass of another kind within a response, which the response's own usage leaves out."""
+    kind: Kind = "summary" if part.type == "compaction" else "side"
+    model = call.model if part.model is None else intern(part.model)
+    facts = {name: value for name, value in (call.facts or {}).items() if name in ("client", "project", "times")}
+    return replace(call, id=f"{call.id}/{number}", kind=kind, model=model, usage=usage_of(part), facts=facts)
+
+
+def usage_of(bill: Iteration) -> Usage:
+    """Usage in this project's names: Anthropic's input is what was neither read nor written."""
+    rest, read, write = bill.input_tokens, bill.cache_read_input_tokens, bill.cache_creation_input_tokens
+    split = bill.cache_creation
+    short = None if split is None else split.ephemeral_5m_input_tokens
+    long = None if split is None else split.ephemeral_1h_input_tokens
+    if short is not None and long is not None:
+        write = short + long if write is None else write
+        if short + long != write:
+            short = long = None  # a split that leaves tokens out says nothing about them
+    whole = None if rest is None or read is None else rest + read + (write or 0)
+    return Usage(whole, read, write, short, long, bill.output_tokens)
+
+
+def weight(bill: Bill) -> tuple[int, int]:
+    """Of two usages of one response the later in the stream is the one with more in it."""
+    parts = (bill.input_tokens, bill.cache_read_input_tokens, bill.cache_creation_input_tokens)
+    return sum(part or 0 for part in parts), bill.output_tokens or 0
+
+
+def _facts(response: Response) -> JsonObject:
+    row, bill, diagnostics = response.row, response.bill, response.message.diagnostics
+    facts: JsonObject = {"client": f"{CLIENT_NAME} {row.version or ''}".rstrip(), "times": "rows"}
+    if row.cwd:
+        facts["project"] = intern(row.cwd)
+    facts["previous"] = response.previous
+    if response.since:
+        facts["since"] = response.since
+    if not isinstance(diagnostics, UnsetType):
+        reason = diagnostics.cache_miss_reason if diagnostics is not None else None
+        facts["label"] = None if reason is None else {"type": reason.type, "tokens": reason.cache_missed_input_tokens}
+    if bill is not None and bill.speed not in (None, "standard"):
+        facts["speed"] = bill.speed
+    if not response.finished:
+        facts["output"] = "lower_bound"
+    return facts
+
+
+def _provider(name: str) -> str:
+    """Who served a response, as its id tells."""
+    if name.startswith("msg_bdrk_"):
+        return "bedrock"
+    return "vertex" if name.startswith("msg_vrtx_") else "anthropic"
+
+
+def _time(text: str | None) -> datetime | None:
+    try:
+        time = None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time is None or time.tzinfo is not None else time.replace(tzinfo=UTC)
