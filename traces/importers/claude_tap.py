@@ -57,10 +57,10 @@ def _calls(stem: str, attempts: Attempts, numbers: "count[int]", item: Item) -> 
     if not events:
         body = back.get("body")
         reply = body if isinstance(body, str) else object_or_none(body, "response.body")
-        found = [replace(exchange, reply=reply)]
+        answered = iter([replace(exchange, reply=reply)])
     else:
-        found = _connection(exchange, item, _requests(sent), _replies(events))
-    for each in found:
+        answered = _connection(exchange, item, _requests(sent), _replies(events))
+    for each in answered:
         call = call_of(replace(each, seq=next(numbers)))
         if call is not None:
             yield attempts.numbered(call)

@@ -68,5 +68,6 @@ def _calls(session: _Session, item: Item) -> Iterator[Call]:
             model=text(data, "model") or session.model,
             ended_at=time,
             usage=Usage(output_tokens=count(data.get("outputTokens"), "data.outputTokens")),
+            facts={"client": NAME, "times": "rows"},
             place=item.place,
         )

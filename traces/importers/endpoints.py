@@ -138,10 +138,8 @@ def fingerprint(headers: Mapping[str, str]) -> str | None:
     for name in _KEY_HEADERS:
         value = headers.get(name, "").strip()
         if value and not _MASKED.search(value):
-            secret = value.rpartition(" ")[2]
-            return hashlib.blake2b(
-                secret.encode(errors="replace"), digest_size=4, key=b"cachewright key_fp"
-            ).hexdigest()
+            secret = value.rpartition(" ")[2].encode(errors="replace")
+            return hashlib.blake2b(secret, digest_size=4, key=b"cachewright key_fp").hexdigest()
     return None
 
 

@@ -86,6 +86,7 @@ def _call(chat: _Chat, item: Item, row: JsonObject, ended: datetime | None) -> C
         model=text(row, "model"),
         ended_at=ended,
         usage=_usage(obj(row, "tokens")),
+        facts={"client": NAME, "times": "rows"},
         place=item.place,
     )
 

@@ -44,9 +44,7 @@ _OUTPUT = ("output", "output_tokens", "completion_tokens", "completionTokens")
 def sniff(head: bytes) -> bool:
     """A trace with observations, or observations with usage details."""
     for shape in shapes(head, "trace"):
-        if "trace" in shape and (
-            "observations" in shape or "trace.projectId" in shape or "trace.observations" in shape
-        ):
+        if "trace" in shape and {"observations", "trace.projectId", "trace.observations"} & shape:
             return True
         if {"type", "startTime"} <= shape and ({"usageDetails", "traceId"} & shape) and "spanId" not in shape:
             return True

@@ -6,11 +6,12 @@ word REDACTED (files that went through Entire) and are then not used.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+from traces.facts import COMPACT
 from traces.importers.documents import outline
 from traces.importers.endpoints import counts_writes, provider_named
 from traces.importers.fields import MILLISECONDS, exclusive, items, moment, obj, text
@@ -48,6 +49,10 @@ class Session:
     stem: str
     trace: str = ""
     agent: str = "main"
+    facts: JsonObject = field(default_factory=lambda: {"client": NAME})
+    previous: str | None = None
+    mode: str | None = None
+    words: list[str] = field(default_factory=list)
 
     def learn(self, info: JsonObject, parent: str = "parentID") -> None:
         """Take in a session's info. A session with a parent is a sub-agent of the parent's trace; where the parent's
@@ -56,6 +61,23 @@ class Session:
         child = info.get(parent) is not None
         self.trace = (text(info, parent) if child else None) or own
         self.agent = own if child else "main"
+        version = text(info, "version")
+        self.facts = {"client": f"{NAME} {version}" if version else NAME}
+        if text(info, "directory"):
+            self.facts["project"] = text(info, "directory")
+
+    def take(self, name: str, info: JsonObject, usage: Usage) -> JsonObject:
+        """The facts of the next call, which then is what later ones go on from."""
+        mode = text(info, "agent") or text(info, "mode")
+        if self.mode is not None and mode is not None and mode != self.mode:
+            self.words.append(f"agent {self.mode} → {mode}")
+        self.mode = mode or self.mode
+        facts = self.facts | {"previous": self.previous}
+        if self.words:
+            facts["since"] = list(self.words)
+        if usage.input_tokens is not None:
+            self.previous, self.words = name, [COMPACT] if info.get("summary") is True else []
+        return facts
 
 
 def _of_export(session: Session, item: Item) -> Iterator[Call]:
@@ -75,8 +97,9 @@ def _of_message_file(session: Session, item: Item) -> Iterator[Call]:
 def calls_of_message(
     session: Session, place: Place, info: JsonObject, parts: list[JsonObject] | None, name: str, seq: int
 ) -> Iterator[Call]:
-    """The calls of one assistant message; `parts` are `None` where they lie in other files. Times are those of the message: steps tell none of their own, so of several
-    only the first has the start and only the last the end.
+    """The calls of one assistant message; `parts` are `None` where they lie in other files.
+
+    Steps tell no times of their own: all of a message have its start, and the last its end.
 
     Raises `MalformedRow`.
     """
@@ -92,8 +115,10 @@ def calls_of_message(
     model, provider = text(info, "modelID"), text(info, "providerID")
     ours = _provider(provider, model)
     for number, tokens in enumerate(figures):
+        own = f"{text(info, 'id') or name}{f'#{number}' if number else ''}"
+        usage = _usage(tokens, counts_writes(ours, model), bool(steps))
         yield Call(
-            id=f"{text(info, 'id') or name}{f'#{number}' if number else ''}",
+            id=own,
             trace=session.trace or session.stem,
             provider=ours,
             started_at=started,
@@ -102,7 +127,8 @@ def calls_of_message(
             kind=_kind(session, info),
             model=model,
             ended_at=_end(started, ended) if number == len(figures) - 1 else None,
-            usage=_usage(tokens, counts_writes(ours, model), bool(steps)),
+            usage=usage,
+            facts=session.facts if parts is None else session.take(own, info, usage),
             place=place,
         )
 
@@ -112,9 +138,10 @@ def _flat(tokens: JsonObject) -> JsonObject:
     cache = obj(tokens, "cache")
     found = {"input": tokens.get("input"), "output": tokens.get("output")}
     found |= {"cache.read": cache.get("read"), "cache.write": cache.get("write")}
-    parts, total = [*found.values(), tokens.get("reasoning")], tokens.get("total")
-    if all(type(part) is int for part in parts) and sum(parts) == total:
-        found["output"] += tokens["reasoning"]
+    reasoning, output = tokens.get("reasoning"), found["output"]
+    sizes = [part for part in (*found.values(), reasoning) if type(part) is int]
+    if type(reasoning) is int and type(output) is int and sum(sizes) == tokens.get("total"):
+        found["output"] = output + reasoning
     return found
 
 

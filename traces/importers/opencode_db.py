@@ -33,11 +33,13 @@ def sniff(head: bytes) -> bool:
 def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
     """The calls of all sessions, session by session. Raises `UnreadableInput` for a store of another layout."""
     try:
+        session, latest = Session(path.stem), None
         with closing(_opened(path, on_reject)) as store:
             for row, name, session_id, data, parent in store.execute(_MESSAGES):
                 place = Place(f"{path}", row)
-                session = Session(path.stem)
-                session.learn({"id": session_id, "parentID": parent})
+                if session_id != latest:
+                    session, latest = Session(path.stem), session_id
+                    session.learn({"id": session_id, "parentID": parent})
                 try:
                     steps = [_json(step, "part") for (step,) in store.execute(_STEPS, (name,))]
                     found = list(calls_of_message(session, place, _json(data, "data") | {"id": name}, steps, "", row))

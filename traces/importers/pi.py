@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from traces.facts import COMPACT, EFFORT
 from traces.importers.endpoints import counts_writes, provider_named
 from traces.importers.fields import MILLISECONDS, exclusive, moment, obj, text
 from traces.importers.reading import Item, calls, json_lines
@@ -47,16 +48,19 @@ class _Session:
 
     stem: str
     trace: str = ""
+    project: str | None = None
+    effort: str | None = None
     provider: str | None = None
     model: str | None = None
     branch: dict[str, str] = field(default_factory=dict)
     follows: dict[str, str] = field(default_factory=dict)
     tips: dict[str, str] = field(default_factory=dict)
+    words: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def place(self, entry: JsonObject) -> tuple[str, str | None]:
         """The branch of an entry, and the call it starts from where the entry opens a new branch."""
         name, parent = text(entry, "id"), text(entry, "parentId")
-        if name is None:
+        if name is None:  # version 1: each entry follows the one before
             return "main", None
         branch, origin = self.branch.get(parent or "", "main"), None
         if self.tips.get(branch, parent) != parent:
@@ -64,7 +68,14 @@ class _Session:
         self.branch[name], self.tips[branch] = branch, name
         if parent in self.follows:
             self.follows[name] = self.follows[parent]
+        if parent in self.words:
+            self.words[name] = self.words[parent]
         return branch, origin
+
+    def happened(self, entry: JsonObject, word: str) -> None:
+        """Remember what lies between the latest call of this path and the next one."""
+        name = text(entry, "id") or ""
+        self.words[name] = (*self.words.get(name, ()), word)
 
 
 def _is_ours(row: JsonObject) -> bool:
@@ -81,6 +92,7 @@ def _calls(session: _Session, item: Item) -> Iterator[Call]:
     branch, origin = session.place(entry)
     if kind == "session":
         session.trace = text(entry, "id") or session.stem
+        session.project, session.effort = text(entry, "cwd"), text(entry, "thinkingLevel")
         session.provider, session.model = text(entry, "provider"), text(entry, "modelId")
     elif kind == "model_change":
         _change_model(session, entry)
@@ -89,6 +101,12 @@ def _calls(session: _Session, item: Item) -> Iterator[Call]:
     elif kind in ("usage", "compaction", "branch_summary") and entry.get("usage") is not None:
         extra = text(entry, "kind") if kind == "usage" else f"{kind}"
         yield _call(session, item, entry, branch, origin, _KINDS.get(extra or "", "side"))
+    if kind == "compaction":
+        session.happened(entry, COMPACT)
+    elif kind == "thinking_level_change":
+        level = text(entry, "thinkingLevel")
+        session.happened(entry, f"{EFFORT} {session.effort or 'unknown'} → {level or 'unknown'}")
+        session.effort = level
 
 
 def _change_model(session: _Session, entry: JsonObject) -> None:
@@ -105,9 +123,8 @@ def _call(session: _Session, item: Item, message: JsonObject, branch: str, origi
     written = moment(entry.get("timestamp"), "timestamp", MILLISECONDS)
     sent = moment(message.get("timestamp"), "message.timestamp", MILLISECONDS)
     name = text(message, "responseId") or f"{session.stem}:{item.place.line}"
-    entry_id = text(entry, "id")
-    if entry_id is not None:
-        session.follows[entry_id] = name
+    usage = _usage(obj(message, "usage"), counts_writes(provider, model, api), message.get("stopReason"))
+    facts = _facts(session, text(entry, "id") or "", name, goes_on=kind == "main" and usage.input_tokens is not None)
     known = sent is not None and (written is None or sent <= written)
     return Call(
         id=name,
@@ -121,9 +138,22 @@ def _call(session: _Session, item: Item, message: JsonObject, branch: str, origi
         api=_APIS.get(api or "", api),
         model=model,
         ended_at=written if known else None,
-        usage=_usage(obj(message, "usage"), counts_writes(provider, model, api), message.get("stopReason")),
+        usage=usage,
+        facts=facts,
         place=item.place,
     )
+
+
+def _facts(session: _Session, entry: str, name: str, *, goes_on: bool) -> JsonObject:
+    """What the session tells beside the usage. Only an answered message is what the next one `goes_on` from: of an
+    aborted one it is not known whether it reached the cache, and warming adds nothing to the conversation."""
+    facts: JsonObject = {"client": NAME, "project": session.project, "previous": session.follows.get(entry)}
+    if session.words.get(entry):
+        facts["since"] = list(session.words[entry])
+    if goes_on:
+        session.follows[entry] = name
+        session.words.pop(entry, None)
+    return {key: value for key, value in facts.items() if value is not None or key == "previous"}
 
 
 def _usage(raw: JsonObject, written: bool, stop: Any) -> Usage:

@@ -116,7 +116,8 @@ def _chat(seen: list[JsonObject]) -> JsonObject:
     text = ""
     for chunk in seen:
         reply |= {name: value for name, value in chunk.items() if name != "choices" and value is not None}
-        for choice in chunk.get("choices") if isinstance(chunk.get("choices"), list) else ():
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else []:
             if isinstance(choice, dict) and choice.get("index", 0) == 0:
                 text += _str(_dict(choice.get("delta")).get("content"))
     if "object" in reply:
