@@ -31,7 +31,7 @@ NAME = "claude_tap"
 def sniff(head: bytes) -> bool:
     """Lines with a request that has a method and a path, and with a turn, a transport or a duration."""
     names, ours = {"request.method", "request.path"}, {"turn", "transport", "upstream_base_url", "duration_ms"}
-    return any(names <= shape and ours & shape and "schema" not in shape for shape in shapes(head, "request"))
+    return any(names <= shape and ours & shape and "schema" not in shape for shape in shapes(head))
 
 
 def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:

@@ -22,7 +22,7 @@ NAME = "claude_trace"
 def sniff(head: bytes) -> bool:
     """Lines with a request that has a time and a URL."""
     names = {"request.timestamp", "request.method", "request.url"}
-    return any(names <= shape and "schema" not in shape for shape in shapes(head, "request"))
+    return any(names <= shape and "schema" not in shape for shape in shapes(head))
 
 
 def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:

@@ -8,6 +8,7 @@ breaks off still gives all parts in front of the break.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from typing import BinaryIO
 
@@ -17,12 +18,13 @@ from traces.errors import MalformedRow
 from traces.lines import BOM, objects
 from traces.schema import JsonObject
 
-_BLOCK = 2**20
+BLOCK = 2**20
 _TOKEN = re.compile(rb'["{}\[\]:,]|[^\s"{}\[\]:,]+')
 _NESTED = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["{}\[\]]', re.DOTALL)
 """Inside a value: whole texts are one match, a quote alone is a text that goes on in the next block."""
 _IN_STRING = re.compile(rb'["\\]')
 _NAME = re.compile(rb'"(\w{1,40})"\s*:')
+_ENTERED = ("request", "trace", "meta_info", "log", "info")
 _SIGNS = frozenset((b'"', b"{", b"}", b"[", b"]", b":", b","))
 
 
@@ -50,34 +52,37 @@ def parts(file: BinaryIO, *wanted: str) -> Iterator[Part]:
     return _Scan(file, wanted).parts()
 
 
-def outline(head: bytes, *wanted: str) -> dict[str, JsonObject]:
-    """What the start of a file tells about a document: each whole object among its parts by path, lists by their
-    first element; a part that is no object or is cut is there as an empty object."""
-    found: dict[str, JsonObject] = {}
-    file = BytesIO(head.removeprefix(BOM))
-    scan = _Scan(file, wanted)
+@lru_cache(maxsize=2)
+def shapes(head: bytes) -> tuple[frozenset[str], ...]:
+    """Names in the rows at the start of a file, for telling formats apart: of its first row or document, which may be
+    cut, and of each whole line; of a list, those of its first element. Some members (`_ENTERED`) give their own names
+    too, as "request.url".
+
+    The last answers are kept, since every format asks for the same head.
+    """
+    return (_first_shape(head), *(_names(row) for row in objects(head)))
+
+
+def _first_shape(head: bytes) -> frozenset[str]:
+    found: dict[str, bytes] = {}
+    file = BytesIO(head)
+    scan = _Scan(file, ("", *(f"{name}." for name in _ENTERED)))
     try:
         for part in scan.parts():
-            found.setdefault(part.path, _object(file.getvalue()[part.offset : part.offset + part.length]))
+            found.setdefault(part.path, head[part.offset : part.offset + part.length])
     except MalformedRow:
         for path in scan.open_paths():
-            found.setdefault(path, {})
-    return found
+            found.setdefault(path, b"")
+    if "" not in found:
+        return frozenset((*found, *(path.partition(".")[0] for path in found)))
+    element = _object(found[""])
+    if element:
+        return _names(element)
+    return frozenset(name.decode(errors="replace") for name in _NAME.findall(head))  # a first element that is cut
 
 
-def shapes(head: bytes, *enter: str) -> list[frozenset[str]]:
-    """Names in the rows at the start of a file, for telling formats apart: of its first row or document, which may be
-    cut, and of each whole line. Members named by `enter` give their own names too, as "request.url".
-    """
-    found = outline(head, "", *(f"{name}." for name in enter))
-    names = set(found) - {""}
-    if "" in found:  # a list: its first element, or where that is cut whatever stands in it
-        names |= found[""].keys() or {name.decode(errors="replace") for name in _NAME.findall(head)}
-    return [frozenset(names), *(_names(row, enter) for row in objects(head))]
-
-
-def _names(row: JsonObject, enter: tuple[str, ...]) -> frozenset[str]:
-    inner = ((name, row[name]) for name in enter if isinstance(row.get(name), dict))
+def _names(row: JsonObject) -> frozenset[str]:
+    inner = ((name, row[name]) for name in _ENTERED if isinstance(row.get(name), dict))
     return frozenset((*row, *(f"{name}.{key}" for name, value in inner for key in value)))
 
 
@@ -185,7 +190,7 @@ class _Scan:
         and the start of bare values (`v`)."""
         base, text_start, escaped = 0, -1, False
         self.file.seek(0)
-        while block := self.file.read(_BLOCK):
+        while block := self.file.read(BLOCK):
             at = len(BOM) if base == 0 and block.startswith(BOM) else 0
             while at < len(block):
                 if escaped:

@@ -10,10 +10,10 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from traces.importers.documents import outline
+from traces.importers.documents import shapes
 from traces.importers.fields import inclusive, items, moment, obj, text
 from traces.importers.reading import Item, calls, json_lines, json_parts
-from traces.lines import OnReject, objects
+from traces.lines import OnReject
 from traces.schema import Call, JsonObject, Kind, Usage
 
 NAME = "gemini_cli"
@@ -23,19 +23,15 @@ _SESSION = frozenset(("sessionId", "projectHash", "startTime"))
 
 def sniff(head: bytes) -> bool:
     """A document (or first line) with a session and the hash of its project."""
-    return _is_lines(head) or (outline(head, _MESSAGES).keys() >= _SESSION)
+    return any(shape >= _SESSION for shape in shapes(head)[:2])
 
 
 def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
     """One call a `gemini` message with tokens; rounds of tools are messages of their own."""
     with path.open("rb") as file:
-        lines = _is_lines(file.read(2**16))
+        lines = _MESSAGES not in shapes(file.read(2**16))[0]
     rows = json_lines(path, on_reject) if lines else json_parts(path, on_reject, _MESSAGES)
     return calls(rows, partial(_calls, _Chat(path.stem)), on_reject)
-
-
-def _is_lines(head: bytes) -> bool:
-    return any(row.keys() >= _SESSION and _MESSAGES not in row for row in objects(head)[:2])
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from traces import rows
 from traces.errors import MalformedRow
 from traces.importers import bodies
-from traces.importers.documents import outline
+from traces.importers.documents import shapes
 from traces.importers.endpoints import flat_headers
 from traces.importers.exchange import Attempts, Exchange, call_of, object_or_none, status_of
 from traces.importers.fields import moment, obj
@@ -25,8 +25,8 @@ _ENTRIES = "log.entries"
 
 
 def sniff(head: bytes) -> bool:
-    """A document with a `log` that has a version, a creator or entries."""
-    return not {_ENTRIES, "log.creator"}.isdisjoint(outline(head, _ENTRIES))
+    """A document with a `log` of entries by a creator."""
+    return any("log.entries" in shape or {"log.version", "log.creator"} <= shape for shape in shapes(head))
 
 
 def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:

@@ -43,7 +43,7 @@ _OUTPUT = ("output", "output_tokens", "completion_tokens", "completionTokens")
 
 def sniff(head: bytes) -> bool:
     """A trace with observations, or observations with usage details."""
-    for shape in shapes(head, "trace"):
+    for shape in shapes(head):
         if "trace" in shape and {"observations", "trace.projectId", "trace.observations"} & shape:
             return True
         if {"type", "startTime"} <= shape and ({"usageDetails", "traceId"} & shape) and "spanId" not in shape:
@@ -67,7 +67,7 @@ def request(span: bytes) -> JsonObject | None:
 
 def _rows(path: Path, on_reject: OnReject | None) -> Iterator[Item]:
     with path.open("rb") as file:
-        found = shapes(file.read(2**16), "trace")
+        found = shapes(file.read(2**16))
     lines = len(found) > 1 and not {"trace", "observations", "data"} & found[0]
     return json_lines(path, on_reject) if lines else json_parts(path, on_reject, *_LISTS)
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from traces import rows
-from traces.importers.documents import outline
+from traces.importers.documents import shapes
 from traces.importers.endpoints import provider_named
 from traces.importers.fields import moment, obj, text
 from traces.importers.reading import Item, calls, json_parts
@@ -24,10 +24,8 @@ _MESSAGES = "messages"
 
 
 def sniff(head: bytes) -> bool:
-    """A document that says so, or whose info has an agent's statistics beside its messages."""
-    parts = outline(head, _MESSAGES)
-    info = parts.get("info", {})
-    return _MESSAGES in parts and "model_stats" in info and ("mini_version" in info or "config" in info)
+    """A document whose info has an agent's statistics, beside its messages."""
+    return any("info.model_stats" in shape and _MESSAGES in shape for shape in shapes(head))
 
 
 def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:

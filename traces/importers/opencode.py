@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from traces.facts import COMPACT
-from traces.importers.documents import outline
+from traces.importers.documents import shapes
 from traces.importers.endpoints import counts_writes, provider_named
 from traces.importers.fields import MILLISECONDS, exclusive, items, moment, obj, text
 from traces.importers.reading import Item, calls, json_document, json_parts
@@ -21,22 +21,19 @@ from traces.schema import Call, JsonObject, Kind, Place, Usage
 
 NAME = "opencode"
 _MESSAGES = "messages"
+_MESSAGE = frozenset(("sessionID", "role", "tokens", "modelID"))
 
 
 def sniff(head: bytes) -> bool:
-    """A document of a session's info and messages with parts, or one assistant message."""
-    parts = outline(head, _MESSAGES)
-    message = parts.get(_MESSAGES)
-    if message is not None and "info" in parts:
-        return message.keys() >= {"info", "parts"} or {"slug", "projectID"} <= parts["info"].keys()
-    return {"sessionID", "role", "tokens", "modelID"} <= parts.keys()
+    """A document of a session's info and messages, or one assistant message."""
+    return any(shape >= _MESSAGE or {"info.slug", "info.projectID"} <= shape for shape in shapes(head))
 
 
 def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
     """One call a step of each assistant message."""
     session = Session(path.stem)
     with path.open("rb") as file:
-        single = "info" not in outline(file.read(2**16), _MESSAGES)
+        single = "info" not in shapes(file.read(2**16))[0]
     if single:
         return calls(json_document(path, on_reject), partial(_of_message_file, session), on_reject)
     return calls(json_parts(path, on_reject, _MESSAGES), partial(_of_export, session), on_reject)

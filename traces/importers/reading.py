@@ -75,16 +75,29 @@ def json_lines(path: Path, on_reject: OnReject | None) -> Iterator[Item]:
                 yield Item(place, value, line)
 
 
-def json_document(path: Path, on_reject: OnReject | None) -> Iterator[Item]:
-    """A small file that is one JSON value."""
+def whole_text(path: Path, on_reject: OnReject | None) -> str | None:
+    """The text of a small file, `None` (and a reject) where it is too large to be one row."""
+    raw = _whole(path, on_reject)
+    return None if raw is None else raw.decode(errors="replace")
+
+
+def _whole(path: Path, on_reject: OnReject | None) -> bytes | None:
     with path.open("rb") as file:
         raw = file.read(LINE_LIMIT + 1)
-    place = Place(f"{path}", 1, 0, len(raw))
-    if len(raw) > LINE_LIMIT:
-        reject(on_reject, place, f"the document has more than {LINE_LIMIT} bytes; skipped unread")
+    if len(raw) <= LINE_LIMIT:
+        return raw.removeprefix(BOM)
+    reject(on_reject, Place(f"{path}", 1, 0, len(raw)), f"the file has more than {LINE_LIMIT} bytes; skipped unread")
+    return None
+
+
+def json_document(path: Path, on_reject: OnReject | None) -> Iterator[Item]:
+    """A small file that is one JSON value."""
+    raw = _whole(path, on_reject)
+    if raw is None:
         return
+    place = Place(f"{path}", 1, 0, len(raw))
     try:
-        value = rows.loads(raw.removeprefix(BOM))
+        value = rows.loads(raw)
     except MalformedRow as error:
         reject(on_reject, place, f"{error}", pending=isinstance(error, rows.NotJson))
         return

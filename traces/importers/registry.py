@@ -36,7 +36,6 @@ from traces.importers import (
     claude_tap,
     claude_trace,
     copilot,
-    engine_usage,
     gemini_cli,
     har,
     langfuse,
@@ -49,15 +48,16 @@ from traces.importers import (
     otel,
     pi,
     request_log,
+    responses,
 )
 
 IMPORTERS: tuple[ModuleType, ...] = (
     *(claude_code, pi, copilot, opencode, opencode_db, gemini_cli, mini_swe_agent),
     *(claude_trace, claude_tap, har, mitmproxy, request_log),
-    *(litellm, langfuse, otel, mooncake, engine_usage),
+    *(litellm, langfuse, otel, mooncake, responses),
 )
 
-ENDINGS = (".json", ".db", ".har", ".mitm", ".flow", ".flows")
+ENDINGS = (".json", ".db", ".har", ".mitm", ".flow", ".flows", ".sse")
 """Endings of importers' files beside the native `*.jsonl`."""
 
 
