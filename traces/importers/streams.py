@@ -65,8 +65,8 @@ def _messages(seen: list[JsonObject]) -> JsonObject:
         kind, index = event.get("type"), str(event.get("index"))
         if kind == "content_block_start":
             blocks[index] = dict(_dict(event.get("content_block")))
-        elif kind == "content_block_delta" and index in blocks:
-            _extend(blocks[index], _dict(event.get("delta")))
+        elif kind == "content_block_delta":
+            _extend(blocks.setdefault(index, {}), _dict(event.get("delta")))
         elif kind == "message_delta":
             deltas.append(_dict(event.get("usage")))
             message.update({k: v for k, v in _dict(event.get("delta")).items() if v is not None})
@@ -79,9 +79,10 @@ def _messages(seen: list[JsonObject]) -> JsonObject:
 
 
 def _extend(block: JsonObject, delta: JsonObject) -> None:
-    for name, target in (("text", "text"), ("thinking", "thinking"), ("signature", "signature")):
+    for name in ("text", "thinking", "signature"):
         if isinstance(delta.get(name), str):
-            block[target] = _str(block.get(target)) + delta[name]
+            block.setdefault("type", name)
+            block[name] = _str(block.get(name)) + delta[name]
     if isinstance(delta.get("partial_json"), str):
         block["partial_json"] = _str(block.get("partial_json")) + delta["partial_json"]
 

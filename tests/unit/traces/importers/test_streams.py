@@ -80,17 +80,14 @@ def test_damaged_events_and_foreign_ones_are_passed_over() -> None:
 
 
 def test_a_messages_stream_that_was_cut_keeps_its_input_and_what_was_said() -> None:
+    tool = {"type": "tool_use", "name": "t", "input": {}}
     start = {"id": "m", "usage": {"input_tokens": 4, "cache_read_input_tokens": 6, "output_tokens": 1}}
     reply = message(
         sse(
             {"type": "message_start", "message": start},
             {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
             {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hel"}},
-            {
-                "type": "content_block_start",
-                "index": 1,
-                "content_block": {"type": "tool_use", "name": "t", "input": {}},
-            },
+            {"type": "content_block_start", "index": 1, "content_block": tool},
             {"type": "content_block_delta", "index": 1, "delta": {"partial_json": '{"a":'}},
             {"type": "content_block_delta", "index": 1, "delta": {"partial_json": "1}"}},
         )
