@@ -55,22 +55,24 @@ class _Session:
     branch: dict[str, str] = field(default_factory=dict)
     follows: dict[str, str] = field(default_factory=dict)
     tips: dict[str, str] = field(default_factory=dict)
+    origins: dict[str, str | None] = field(default_factory=dict)
     words: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def place(self, entry: JsonObject) -> tuple[str, str | None]:
-        """The branch of an entry, and the call it starts from where the entry opens a new branch."""
+        """The branch of an entry, and the call that the branch starts from."""
         name, parent = text(entry, "id"), text(entry, "parentId")
-        if name is None:  # version 1: each entry follows the one before
+        if name is None or entry.get("type") == "session":  # in version 1 each entry follows the one before
             return "main", None
-        branch, origin = self.branch.get(parent or "", "main"), None
+        branch = self.branch.get(parent or "", "main")
         if self.tips.get(branch, parent) != parent:
-            branch, origin = f"branch {name}", self.follows.get(parent or "")
+            branch = f"branch {name}"
+            self.origins[branch] = self.follows.get(parent or "")
         self.branch[name], self.tips[branch] = branch, name
         if parent in self.follows:
             self.follows[name] = self.follows[parent]
         if parent in self.words:
             self.words[name] = self.words[parent]
-        return branch, origin
+        return branch, self.origins.get(branch)
 
     def happened(self, entry: JsonObject, word: str) -> None:
         """Remember what lies between the latest call of this path and the next one."""
