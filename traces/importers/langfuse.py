@@ -46,6 +46,8 @@ def sniff(head: bytes) -> bool:
     for shape in shapes(head):
         if "trace" in shape and {"observations", "trace.projectId", "trace.observations"} & shape:
             return True
+        if {"observations", "projectId"} <= shape:
+            return True
         if {"type", "startTime"} <= shape and ({"usageDetails", "traceId"} & shape) and "spanId" not in shape:
             return True
     return False

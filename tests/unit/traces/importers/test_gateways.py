@@ -30,7 +30,7 @@ def calls_of(path: Path, value: Any, *, indent: int | None = None, lines: bool =
 
 
 def litellm(**more: Any) -> JsonObject:
-    usage = {"prompt_tokens": 50, "completion_tokens": 5, "cache_read_input_tokens": 40}
+    usage: JsonObject = {"prompt_tokens": 50, "completion_tokens": 5, "cache_read_input_tokens": 40}
     usage |= {"cache_creation_input_tokens": 7, "prompt_tokens_details": {"cached_tokens": 40}}
     row = {"id": "x1", "trace_id": "t", "call_type": "acompletion", "status": "success", "stream": True}
     row |= {"custom_llm_provider": "anthropic", "model": "claude-sonnet-4-5", "prompt_tokens": 50}
@@ -99,7 +99,7 @@ def test_litellm_spend_logs_hold_json_in_texts(tmp_path: Path) -> None:
 
 
 def observation(own: str, parent: str | None, details: JsonObject, **more: Any) -> JsonObject:
-    row = {"id": own, "traceId": "t", "type": "GENERATION", "startTime": "2026-01-01T00:00:00Z"}
+    row: JsonObject = {"id": own, "traceId": "t", "type": "GENERATION", "startTime": "2026-01-01T00:00:00Z"}
     row |= {"endTime": "2026-01-01T00:00:02Z", "model": "gpt-5", "usageDetails": details, "name": "chat"}
     return row | {"parentObservationId": parent, "completionStartTime": "2026-01-01T00:00:01Z"} | more
 
@@ -166,7 +166,7 @@ def span(attributes: JsonObject, **more: Any) -> JsonObject:
     def value(found: Any) -> JsonObject:
         return {"intValue": f"{found}"} if isinstance(found, int) else {"stringValue": found}
 
-    row = {"traceId": "t", "spanId": "s", "startTimeUnixNano": "1767225600500000000"}
+    row: JsonObject = {"traceId": "t", "spanId": "s", "startTimeUnixNano": "1767225600500000000"}
     row |= {"endTimeUnixNano": "1767225602000000000", "status": {}}
     return row | {"attributes": [{"key": key, "value": value(found)} for key, found in attributes.items()]} | more
 

@@ -41,13 +41,13 @@ def find(name: str, shared: Path | None = None) -> Path:
 
 def totals(calls: list[Call]) -> Totals:
     known = [call.usage for call in calls if call.usage.input_tokens is not None]
-    sums = ("input_tokens", "read_tokens", "write_tokens")
-    output = sum(call.usage.output_tokens or 0 for call in calls)
     return Totals(
         len(calls),
         len(calls) - len(known),
-        *(sum(getattr(usage, name) or 0 for usage in known) for name in sums),
-        output,
+        sum(usage.input_tokens or 0 for usage in known),
+        sum(usage.read_tokens or 0 for usage in known),
+        sum(usage.write_tokens or 0 for usage in known),
+        sum(call.usage.output_tokens or 0 for call in calls),
     )
 
 

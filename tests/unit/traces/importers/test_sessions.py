@@ -41,7 +41,12 @@ def pi_entry(name: str, parent: str | None, second: int, **more: Any) -> JsonObj
 
 def pi_answer(name: str, parent: str, second: int, **more: Any) -> JsonObject:
     usage = {"input": 3, "output": 5, "cacheRead": 40, "cacheWrite": 10, "totalTokens": 58}
-    message = {"role": "assistant", "api": "anthropic-messages", "provider": "anthropic", "model": "claude-opus-4-5"}
+    message: JsonObject = {
+        "role": "assistant",
+        "api": "anthropic-messages",
+        "provider": "anthropic",
+        "model": "claude-opus-4-5",
+    }
     message |= {"usage": usage, "stopReason": "stop", "timestamp": 1767225600000 + second * 1000 - 500} | more
     return pi_entry(name, parent, second, message=message)
 
@@ -127,7 +132,7 @@ def test_pi_bad_rows_cost_themselves(tmp_path: Path) -> None:
 
 def oc_message(name: str, second: int, steps: list[JsonObject] | None, **info: Any) -> JsonObject:
     tokens = steps[-1] if steps else oc_tokens(0, 0, 0, 0)
-    whole = {"id": name, "role": "assistant", "sessionID": "ses", "modelID": "claude-sonnet-4-5"}
+    whole: JsonObject = {"id": name, "role": "assistant", "sessionID": "ses", "modelID": "claude-sonnet-4-5"}
     whole |= {"providerID": "anthropic", "mode": "build", "tokens": tokens}
     whole |= {"time": {"created": 1767225600000 + second * 1000, "completed": 1767225601000 + second * 1000}} | info
     parts = [{"type": "step-finish", "tokens": step} for step in steps or []]
