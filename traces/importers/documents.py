@@ -39,8 +39,14 @@ class Part:
 
     @property
     def name(self) -> str:
-        """How a message calls this part."""
-        return self.path if self.index < 0 else f"{self.path}[{self.index}]"
+        """How a message calls this part; names come from the file and may hold anything."""
+        return named(self.path, self.index)
+
+
+def named(path: str, index: int) -> str:
+    """A part's name for a message of one line."""
+    shown = "".join(letter if letter.isprintable() else "?" for letter in path)[:80]
+    return shown if index < 0 else f"{shown}[{index}]"
 
 
 def parts(file: BinaryIO, *wanted: str) -> Iterator[Part]:

@@ -8,10 +8,11 @@ provider began it; messages of newer versions have a `timestamp`, which is when 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 
 from traces import rows
-from traces.importers.documents import shapes
+from traces.importers.documents import parts, shapes
 from traces.importers.endpoints import provider_named
 from traces.importers.fields import moment, obj, text
 from traces.importers.reading import Item, calls, json_parts
@@ -35,19 +36,25 @@ def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
 
 def request(span: bytes) -> JsonObject | None:
     """The messages that stand in a span, as a Chat body."""
-    messages = rows.loads(b"[" + span.rstrip(b", \r\n\t") + b"]")
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        return None
-    return {"messages": [_sent(message) for message in messages]}
+    document = b"[" + span + b"]"
+    places = [(part.offset, part.offset + part.length) for part in parts(BytesIO(document), "")]
+    messages = [rows.loads(document[start:end]) for start, end in places]
+    return {"messages": [_sent(message) for message in messages if isinstance(message, dict)]}
 
 
 @dataclass(slots=True)
 class _Trajectory:
-    """The run so far: where its first message stands, and the messages as they were sent."""
+    """The run so far: where its first message stands, and the messages as sent, `None` once one is missing."""
 
     stem: str
     start: int = -1
-    messages: list[JsonObject] = field(default_factory=list)
+    messages: list[JsonObject] | None = field(default_factory=list)
+
+    def request(self, index: int) -> JsonObject | None:
+        """The body that message `index` answers; unknown where one before it could not be read."""
+        if self.messages is not None and len(self.messages) != index:
+            self.messages = None
+        return None if self.messages is None else {"messages": list(self.messages)}
 
 
 def _sent(message: JsonObject) -> JsonObject:
@@ -60,8 +67,9 @@ def _calls(run: _Trajectory, item: Item) -> Iterator[Call]:
         return
     if run.start < 0:
         run.start = item.place.offset
-    before = list(run.messages)
-    run.messages.append(_sent(item.row))
+    before = run.request(item.index)
+    if before is not None and run.messages is not None:
+        run.messages.append(_sent(item.row))
     extra = obj(item.row, "extra")
     response = extra.get("response")
     if item.row.get("role") != "assistant" or not isinstance(response, dict):
@@ -69,7 +77,7 @@ def _calls(run: _Trajectory, item: Item) -> Iterator[Call]:
     yield _call(run, item, before, extra, response)
 
 
-def _call(run: _Trajectory, item: Item, before: list[JsonObject], extra: JsonObject, response: JsonObject) -> Call:
+def _call(run: _Trajectory, item: Item, before: JsonObject | None, extra: JsonObject, response: JsonObject) -> Call:
     model, name = text(response, "model"), text(response, "id")
     gateway = (name or "").startswith("gen-")
     provider = "openrouter" if gateway else provider_named(None, model)
@@ -85,7 +93,7 @@ def _call(run: _Trajectory, item: Item, before: list[JsonObject], extra: JsonObj
         api="chat",
         model=model,
         ended_at=made if created and made and made >= created else None,
-        request={"messages": before},
+        request=before,
         response=response,
         usage=of_response(response, provider),
         place=place,

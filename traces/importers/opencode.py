@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from traces.facts import COMPACT
@@ -50,6 +51,7 @@ class Session:
     previous: str | None = None
     mode: str | None = None
     words: list[str] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def learn(self, info: JsonObject, parent: str = "parentID") -> None:
         """Take in a session's info. A session with a parent is a sub-agent of the parent's trace; where the parent's
@@ -83,16 +85,16 @@ def _of_export(session: Session, item: Item) -> Iterator[Call]:
     elif item.path == _MESSAGES:
         parts = [part for part in items(item.row, "parts") if isinstance(part, dict)]
         name = f"{session.stem}:{item.index + 1}"
-        yield from calls_of_message(session, item.place, obj(item.row, "info"), parts, name, item.index + 1)
+        yield from calls_of_message(session, item.place, obj(item.row, "info"), parts, name)
 
 
 def _of_message_file(session: Session, item: Item) -> Iterator[Call]:
     session.trace = text(item.row, "sessionID") or session.stem
-    yield from calls_of_message(session, item.place, item.row, None, session.stem, 1)
+    yield from calls_of_message(session, item.place, item.row, None, session.stem)
 
 
 def calls_of_message(
-    session: Session, place: Place, info: JsonObject, parts: list[JsonObject] | None, name: str, seq: int
+    session: Session, place: Place, info: JsonObject, parts: list[JsonObject] | None, name: str
 ) -> Iterator[Call]:
     """The calls of one assistant message; `parts` are `None` where they lie in other files.
 
@@ -119,7 +121,7 @@ def calls_of_message(
             trace=session.trace or session.stem,
             provider=ours,
             started_at=started,
-            seq=seq * 100 + number,
+            seq=next(session.numbers),
             agent=session.agent,
             kind=_kind(session, info),
             model=model,

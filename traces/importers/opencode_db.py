@@ -42,7 +42,7 @@ def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
                     session.learn({"id": session_id, "parentID": parent})
                 try:
                     steps = [_json(step, "part") for (step,) in store.execute(_STEPS, (name,))]
-                    found = list(calls_of_message(session, place, _json(data, "data") | {"id": name}, steps, "", row))
+                    found = list(calls_of_message(session, place, _json(data, "data") | {"id": name}, steps, ""))
                 except MalformedRow as error:
                     reject(on_reject, place, f"message {name!a:.80}: {error}")
                     continue

@@ -8,6 +8,7 @@ that Strands, Sentry, Traceloop and OpenInference use.
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from traces.importers.fields import NANOSECONDS, first, items, moment, obj, text
 from traces.importers.reading import Item, calls, json_rows, reject
 from traces.lines import OnReject
 from traces.schema import Call, JsonObject, Usage
-from traces.wire.usage import checked, count, shown
+from traces.wire.usage import checked, shown
+from traces.wire.usage import count as tokens_of
 
 NAME = "otel"
 _OPERATIONS = ("chat", "text_completion", "generate_content")
@@ -44,13 +46,13 @@ def sniff(head: bytes) -> bool:
 
 def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
     """One call a span that asks a model. A span that cannot be used is rejected, its neighbours are kept."""
-    return calls(json_rows(path, on_reject), partial(_calls, path.stem, on_reject), on_reject)
+    return calls(json_rows(path, on_reject), partial(_calls, path.stem, on_reject, count(1)), on_reject)
 
 
-def _calls(stem: str, on_reject: OnReject | None, item: Item) -> Iterator[Call]:
+def _calls(stem: str, on_reject: OnReject | None, numbers: Iterator[int], item: Item) -> Iterator[Call]:
     for number, span in enumerate(_spans(item.row)):
         try:
-            call = _call(stem, item, number, span)
+            call = _call(f"{stem}:{item.place.line}:{number + 1}", item, numbers, span)
         except MalformedRow as error:
             reject(on_reject, item.place, f"span {number + 1}: {error}")
             continue
@@ -65,7 +67,7 @@ def _spans(export: JsonObject) -> Iterator[Any]:
             yield from items(scope, "spans") if isinstance(scope, dict) else ()
 
 
-def _call(stem: str, item: Item, number: int, span: Any) -> Call | None:
+def _call(name: str, item: Item, numbers: Iterator[int], span: Any) -> Call | None:
     if not isinstance(span, dict):
         raise MalformedRow(f"want an object, got {shown(span)}")
     found = attributes(span)
@@ -81,11 +83,14 @@ def _call(stem: str, item: Item, number: int, span: Any) -> Call | None:
     provider = first(found, "gen_ai.provider.name", "gen_ai.system", "llm.provider", "llm.system")
     agent = text(found, "gen_ai.agent.id") or text(found, "gen_ai.agent.name")
     return Call(
-        id=text(found, "gen_ai.response.id") or text(span, "spanId") or f"{stem}:{item.place.line}:{number}",
-        trace=text(found, "gen_ai.conversation.id") or text(found, "session.id") or text(span, "traceId") or stem,
+        id=text(found, "gen_ai.response.id") or text(span, "spanId") or name,
+        trace=text(found, "gen_ai.conversation.id")
+        or text(found, "session.id")
+        or text(span, "traceId")
+        or name.partition(":")[0],
         provider=provider_named(provider if isinstance(provider, str) else None, model),
         started_at=started,
-        seq=item.place.line * 10_000 + number,
+        seq=next(numbers),
         agent=agent or "main",
         host=text(found, "server.address"),
         model=model,
@@ -138,4 +143,4 @@ def _status(found: JsonObject) -> int:
 
 
 def _one(found: JsonObject, names: tuple[str, ...]) -> int | None:
-    return next((count(found[name], name) for name in names if found.get(name) is not None), None)
+    return next((tokens_of(found[name], name) for name in names if found.get(name) is not None), None)

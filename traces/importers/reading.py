@@ -31,7 +31,7 @@ class Item:
         """How a message calls this row, with a colon; empty in JSON Lines, where the place says it all."""
         if not self.path and self.index < 0:
             return ""
-        return f"{self.path}: " if self.index < 0 else f"{self.path}[{self.index}]: "
+        return f"{documents.named(self.path, self.index)}: "
 
     @property
     def row(self) -> JsonObject:
