@@ -16,8 +16,9 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import BinaryIO, TypeAlias
 
 from traces import csvio, rows
@@ -99,20 +100,41 @@ def is_copy(call: Call, seen: set[object]) -> bool:
 
 
 def read_request(place: Place) -> JsonObject:
-    """The request of the row at a place, read again. Raises `MalformedRow` where the row has none or has changed."""
+    """The request at a place, read again. Raises `MalformedRow` where there is none or it has changed."""
     source = _copies().get(place.file) or Source(place.file, Path(place.file))
     # A small buffer: the usual one would read a whole megabyte for a row of some kilobytes.
     with _opened(source.path, source.name, buffering=_SMALL_BLOCK) as file:
+        request_in = _request_in(source, file)
         file.seek(place.offset)
-        line = file.read(place.length)
+        span = file.read(place.length)
     try:
-        row = rows.loads(line.removeprefix(BOM))
+        request = request_in(span.removeprefix(BOM))
     except MalformedRow as error:
         raise MalformedRow(f"{place}: has changed since it was read ({error}); read the file again") from None
-    request = row.get("request") if isinstance(row, dict) else None
     if not isinstance(request, dict):
         raise MalformedRow(f"{place}: has no request")
     return request
+
+
+@lru_cache(maxsize=256)
+def _importer(source: Source, head: bytes) -> ModuleType | None:
+    """The importer of a source, asked once for each head."""
+    return None if _is_native(head) else importer_of(head)
+
+
+def _request_in(source: Source, file: BinaryIO) -> Callable[[bytes], object]:
+    """How the bytes at a place of this file become a request."""
+    importer = _importer(source, file.read(_HEAD))
+    return _native_request if importer is None else getattr(importer, "request", _no_request)
+
+
+def _native_request(line: bytes) -> object:
+    row = rows.loads(line)
+    return row.get("request") if isinstance(row, dict) else None
+
+
+def _no_request(_: bytes) -> object:
+    return None
 
 
 def parse(line: bytes, place: Place | None = None) -> Call:
@@ -195,7 +217,12 @@ def _calls(source: Source, report: _Report) -> Iterator[Call]:
 
 def _is_native(head: bytes) -> bool:
     """Whether a row of the native format stands whole in the head; no other format is asked then."""
-    return any(isinstance(row.get("provider"), str) or row.get("schema") == SCHEMA for row in objects(head))
+    return any(row.get("schema") == SCHEMA or _is_call(row) for row in objects(head))
+
+
+def _is_call(row: JsonObject) -> bool:
+    """Other tools' rows may name a provider too, but not beside a body or usage."""
+    return isinstance(row.get("provider"), str) and not row.keys().isdisjoint(("request", "response", "usage"))
 
 
 def _imported(read: Callable[..., Iterator[Call]], source: Source, report: _Report) -> Iterator[Call]:

@@ -80,7 +80,7 @@ def _is_ours(row: JsonObject) -> bool:
         return "leafUuid" in row
     if kind == "file-history-snapshot":
         return "snapshot" in row
-    known = kind in _ROW_TYPES or kind in _SIDE_TYPES
+    known = isinstance(kind, str) and (kind in _ROW_TYPES or kind in _SIDE_TYPES)
     return known and "sessionId" in row and ("message" in row or "uuid" in row or kind in _SIDE_TYPES)
 
 

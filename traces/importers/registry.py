@@ -1,6 +1,7 @@
 """Other tools' files: the formats that are read beside the native one, in the order in which they are asked.
 
-One module a format, `traces/importers/NAME.py`, listed in `IMPORTERS`. Each has exactly three public names:
+One module a format, `traces/importers/NAME.py`, listed in `IMPORTERS`. Each has three public names, or four where its
+files hold bodies:
 
     NAME: str
         what messages and `cachewright audit` call the format, for example "claude_code"
@@ -13,6 +14,9 @@ One module a format, `traces/importers/NAME.py`, listed in `IMPORTERS`. Each has
         can be read again). A row that gives no call and should have goes to `on_reject` with its place and reason, a
         torn last line as `pending`, and reading goes on; rows that are no calls (prompts, titles) are passed over in
         silence. Raises `OSError` or `UnreadableInput`, nothing else
+    request(span: bytes) -> JsonObject | None
+        the request body in the bytes at a call's place, so that it can be read again. The place is whatever suffices: a
+        line, an element of a document's list, or of a list of messages those in front of an answer
 
 `traces.io.read` asks native JSON Lines and usage tables first, then these in order; `traces.io.find` lists files in a
 folder whose endings are in `ENDINGS` and, unless native endings, only where some importer says yes to the head.
@@ -24,20 +28,31 @@ id), since copies of one response in several files (forks, resumes, snapshots) a
 `ended_at` when the response was complete. `facts` holds what a transcript tells beside the usage (`traces.schema`).
 """
 
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from traces.importers import claude_code, codex
+# Names, so that no format is loaded before a file that is not native asks for one.
+IMPORTERS = (
+    *("claude_code", "codex", "pi", "copilot", "opencode", "opencode_db", "gemini_cli", "mini_swe_agent"),
+    *("claude_trace", "claude_tap", "har", "mitmproxy", "request_log"),
+    *("litellm", "langfuse", "otel", "mooncake", "responses"),
+)
 
-IMPORTERS: tuple[ModuleType, ...] = (claude_code, codex)
-
-ENDINGS = (".json", ".db")
+ENDINGS = (".json", ".db", ".har", ".mitm", ".flow", ".flows", ".sse")
 """Endings of importers' files beside the native `*.jsonl`."""
+
+
+@cache
+def importers() -> tuple[ModuleType, ...]:
+    """All formats, in the order in which they are asked."""
+    return tuple(import_module(f"traces.importers.{name}") for name in IMPORTERS)
 
 
 def importer_of(head: bytes) -> ModuleType | None:
     """The first importer that knows a file by its first bytes."""
-    return next((module for module in IMPORTERS if module.sniff(head)), None)
+    return next((module for module in importers() if module.sniff(head)), None)
 
 
 def importer_for(path: Path, size: int = 2**16) -> ModuleType | None:
