@@ -8,7 +8,7 @@ from auditor.replay import later
 from localmodel.rules.step import alive, positions
 from localmodel.rules.types import REFRESH_AT, Entry, Rules
 from traces.schema import Level, Prompt
-from traces.wire.anthropic import PARAMETER_PATHS
+from traces.wire.dialects import BY_NAME
 
 
 def entry_blockers(context: Context, boundary: int, writer: Audited) -> list[Finding]:
@@ -122,7 +122,7 @@ def _parameter(context: Context, writer: Audited, name: str, before: str, after:
         "are kept apart by it"
     ]
     status: Status = "established" if rule is not None and rule.status in ("documented", "measured") else "likely"
-    path = PARAMETER_PATHS.get(name, "/" + name)
+    path = BY_NAME[context.prompt.dialect].parameter_paths.get(name, "/" + name)
     return Finding("parameter_changed", status, evidence, rule=rule, parameter=name, path=path)
 
 
