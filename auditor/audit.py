@@ -15,31 +15,35 @@ from auditor.history import History
 from auditor.records import Audited, Diagnosis, Finding
 from auditor.replay import predict, readable_from, slack_of, start_of
 from auditor.usage_only import UsageOnly
+from localmodel.rules.book import Rulebook
 from localmodel.rules.load import Ruleset
 from localmodel.rules.types import CacheState, Outcome
+from traces.canonical import platform_of
 from traces.schema import Call, Prompt
 from traces.tokens import Meter
-from traces.wire.anthropic import PROVIDERS
 
 
 @dataclass(slots=True)
 class Audit:
     """The result: calls in time order, and warnings about rows that were used without their body."""
 
-    ruleset: Ruleset
+    ruleset: Rulebook
     calls: list[Audited]
     warnings: list[str] = field(default_factory=list)
 
 
 def audit(
     calls: Iterable[Call],
-    ruleset: Ruleset,
+    rules: Ruleset | Rulebook,
     body_of: BodyOf,
     *,
     progress: Progress | None = None,
 ) -> Audit:
-    """Audit recorded calls under a ruleset. `body_of` reads the request of a call again."""
-    result = Audit(ruleset, [])
+    """Audit recorded calls, each under its own provider's rules, or all under one ruleset.
+
+    `body_of` reads the request of a call again.
+    """
+    result = Audit(Rulebook(rules) if isinstance(rules, Ruleset) else rules, [])
     with no_cycles():
         return _audited(calls, result, body_of, progress)
 
@@ -57,17 +61,12 @@ def _audited(calls: Iterable[Call], result: Audit, body_of: BodyOf, progress: Pr
     return result
 
 
-def _governs(ruleset: Ruleset, call: Call) -> bool:
-    """Whether the ruleset is about the provider of a call; others' calls are judged by their usage alone."""
-    provider = call.provider.lower()
-    return provider == ruleset.provider or (ruleset.provider == "anthropic" and provider in PROVIDERS)
-
-
-def _ungoverned(gathered: list[tuple[Call, Prompt | None]], ruleset: Ruleset) -> list[str]:
-    counts = Counter(call.provider for call, _ in gathered if not _governs(ruleset, call))
+def _ungoverned(gathered: list[tuple[Call, Prompt | None]], book: Rulebook) -> list[str]:
+    """Providers without a ruleset: their calls are judged by their usage alone."""
+    counts = Counter(call.provider for call, _ in gathered if book.of(call.provider, call.model or "") is None)
     return [
-        f"provider {provider!r}: {count:,} calls are judged by their usage alone, the rules are those of "
-        f"{ruleset.provider}; name others with --rules"
+        f"provider {provider!r}: {count:,} calls are judged by their usage alone, no rules of it are known; name some "
+        "with --rules"
         for provider, count in counts.items()
     ]
 
@@ -76,7 +75,7 @@ def _ungoverned(gathered: list[tuple[Call, Prompt | None]], ruleset: Ruleset) ->
 class _Fold:
     """What the calls so far have left behind, carried from call to call in time order."""
 
-    ruleset: Ruleset
+    book: Rulebook
     body_of: BodyOf
     state: CacheState = field(default_factory=CacheState)
     meter: Meter = field(default_factory=Meter)
@@ -85,17 +84,21 @@ class _Fold:
 
     def take(self, index: int, call: Call, prompt: Prompt | None) -> Audited:
         """Measure, predict and judge one call, then count it among the earlier ones."""
-        governed = _governs(self.ruleset, call)
-        prompt = prompt if governed else None
-        rules = self.ruleset.at(call.model or "", prompt.platform if prompt else "claude_api", call.started_at)
-        audited = Audited(index, call, prompt, start_of(call), readable_from(call, rules.readable_fallback_s))
+        ruleset = self.book.of(call.provider, call.model or "")
+        prompt = prompt if ruleset is not None else None
+        moment = None if call.clock == "relative" else call.started_at
+        rules = None if ruleset is None else ruleset.at(call.model or "", platform_of(call.host, call.provider), moment)
+        audited = Audited(index, call, prompt, start_of(call), readable_from(call, rules))
+        audited.writes = rules is None or rules.writes_reported
         before = self.state
-        self.state, outcome = predict(before, audited, self.ruleset, self.meter)
+        if ruleset is None:
+            outcome = None
+        else:
+            self.state, outcome = predict(before, audited, ruleset, self.meter)
         if call.failed:
             audited.note = f"failed with status {call.status}: not a cache result"
         elif outcome is None or audited.prompt is None:
-            moment = None if call.clock == "relative" else call.started_at
-            self.usage_only.take(audited, self.ruleset.at(call.model or "", "claude_api", moment) if governed else None)
+            self.usage_only.take(audited, rules)
         else:
             self._diagnose(audited, audited.prompt, outcome, before)
         self.history.add(audited)
@@ -108,7 +111,7 @@ class _Fold:
         if call.usage.read_tokens is None:
             audited.note = "cached tokens not reported: neither a hit nor a miss"
             return
-        read, slack = call.usage.read_tokens, slack_of(audited)
+        read, slack = call.usage.read_tokens, max(slack_of(audited), outcome.rules.rounding)
         audited.diagnosis = diagnose(Context(audited, prompt, outcome, before, history, self.body_of, read, slack))
         _judge(audited, history)
 
@@ -117,7 +120,10 @@ def _judge(audited: Audited, history: History) -> None:
     """Verdict from the bill and the diagnosis; the first of a group that started together is told apart."""
     usage, diagnosis = audited.call.usage, audited.diagnosis
     read, write = usage.read_tokens or 0, usage.write_tokens or 0
-    if not read and not write:
+    outcome = audited.outcome
+    unseen = outcome is not None and outcome.style != "markers" and outcome.engaged == "yes"
+    unseen = unseen and outcome is not None and (usage.write_tokens is None or not outcome.reports_writes)
+    if not read and not write and not unseen:
         audited.verdict = "not_engaged"
     elif diagnosis is not None and diagnosis.lost_tokens:
         audited.verdict = "partial_miss" if read else "miss"

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from itertools import islice
 
 from localmodel.rules.plan import Bill, Lookup, Plan, Points, Updates, alive, point_at, readable, refreshed
-from localmodel.rules.types import Breakpoint, Entry, EntryKey, Rules
+from localmodel.rules.types import Breakpoint, Entry, EntryKey, Rules, writes_reported
 from traces.schema import Level, Prompt, Ttl
 
 HANDLE = "cached_content"
@@ -21,9 +21,10 @@ HANDLE = "cached_content"
 
 def class_of(prompt: Prompt, rules: Rules) -> Ttl:
     """The class of lifetime of what the provider caches by itself: as asked for, else the provider's default."""
-    if prompt.automatic == "1h" or any(name == "prompt_cache_retention" for name, _ in prompt.params):
-        return prompt.automatic or "5m"
-    return rules.default_ttl
+    asked = next((text for name, text in prompt.params if name == "prompt_cache_retention"), None)
+    if asked is not None and rules.boundaries == "every_block":
+        return "1h" if asked == '"24h"' else "5m"
+    return prompt.automatic if prompt.automatic == "1h" else rules.default_ttl
 
 
 # ---- any common beginning (OpenAI before GPT-5.6, xAI, Z.ai, implicit Gemini, vLLM, SGLang, llama.cpp) ---------------
@@ -93,7 +94,7 @@ def bill(plan: Plan, hit: int) -> Bill:
     total, read = plan.prompt.total, 0
     if hit >= 0:
         read = plan.prompt.ends[hit] if plan.style in ("handles", "units") else _whole_units(plan, hit)
-    if not plan.rules.writes_reported or not plan.eligible or plan.style == "handles":
+    if not writes_reported(plan.rules, plan.style) or not plan.eligible or plan.style == "handles":
         return read, 0, 0, total - read
     top, ttl = max(read, plan.prompt.ends[plan.eligible[-1].index]), plan.eligible[-1].ttl
     short, long = (top - read, 0) if ttl == "5m" else (0, top - read)
@@ -202,19 +203,25 @@ def find_unit(lookup: Lookup, plan: Plan, at: datetime) -> int:
 
 def _unit(lookup: Lookup, plan: Plan, index: int, at: datetime) -> Entry | None:
     """The readable unit that ends with block `index`, by itself or as the output of an earlier input."""
-    for entry in (lookup(plan.key(index)), _answer(lookup, plan, index)):
-        if entry is not None and readable(entry, at):
-            return entry
-    return None
+    entry = lookup(plan.key(index))
+    if entry is not None and readable(entry, at):
+        return entry
+    start = _answered(lookup, plan, index, at)
+    return None if start < 0 else lookup(_marked(plan, start, _ANSWERED))
 
 
-def _answer(lookup: Lookup, plan: Plan, index: int) -> Entry | None:
-    """The unit of an earlier input whose output ends with block `index`."""
+def _answered(lookup: Lookup, plan: Plan, index: int, at: datetime) -> int:
+    """Last block of the earlier input whose output ends with block `index`, -1 where there is none to read."""
     blocks = plan.prompt.blocks
-    if blocks[index].role != "assistant" or (index + 1 < len(blocks) and blocks[index + 1].role == "assistant"):
-        return None
-    start = _before_answer(plan, index)
-    return lookup(_marked(plan, start, _ANSWERED)) if start >= 0 else None
+    if index + 1 < len(blocks) and blocks[index + 1].role == "assistant":
+        return -1
+    for start in range(index - 1, -1, -1):
+        if blocks[start + 1].role != "assistant":
+            break
+        entry = lookup(_marked(plan, start, _ANSWERED))
+        if entry is not None and readable(entry, at):
+            return start
+    return -1
 
 
 def _before_answer(plan: Plan, index: int) -> int:
@@ -255,10 +262,9 @@ def update_units(lookup: Lookup, plan: Plan, hit: int, at: datetime, readable_at
 
 def _refreshed_answer(lookup: Lookup, plan: Plan, hit: int, at: datetime) -> Updates:
     """The note of an output that was read through, used anew."""
-    found = _answer(lookup, plan, hit)
-    if found is None or not alive(found, at):
-        return []
-    return [(_marked(plan, _before_answer(plan, hit), _ANSWERED), refreshed(found, at, found.readable_at))]
+    start = _answered(lookup, plan, hit, at)
+    found = lookup(_marked(plan, start, _ANSWERED)) if start >= 0 else None
+    return [] if found is None else [(_marked(plan, start, _ANSWERED), refreshed(found, at, found.readable_at))]
 
 
 def _lives(entry: Entry | None, at: datetime) -> bool:

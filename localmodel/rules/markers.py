@@ -19,7 +19,7 @@ def breakpoints(prompt: Prompt, rules: Rules) -> Points:
     kinds = prompt.blocks
     points = [point_at(m.index, m.ttl) for m in prompt.marks if kinds[m.index].kind not in rules.cannot_mark]
     rejected: list[str] = []
-    if prompt.automatic and rules.automatic:
+    if asks_automatic(prompt, rules):
         _add_automatic(prompt, rules, points, rejected)
     if len(points) > rules.max_breakpoints:
         rejected.append(f"{len(points)} breakpoints, {prompt.provider} allows {rules.max_breakpoints}")
@@ -36,6 +36,11 @@ def breakpoints(prompt: Prompt, rules: Rules) -> Points:
         points += [point_at(index, rules.implicit_ttl, "implicit") for index in added]
         points.sort(key=lambda point: point.index)
     return points, tuple(rejected)
+
+
+def asks_automatic(prompt: Prompt, rules: Rules) -> bool:
+    """Whether the client asks the provider for one breakpoint: only a Messages body can."""
+    return prompt.automatic is not None and rules.automatic and prompt.dialect == "messages"
 
 
 def _add_automatic(prompt: Prompt, rules: Rules, points: list[Breakpoint], rejected: list[str]) -> None:

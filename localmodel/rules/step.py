@@ -87,6 +87,7 @@ def step(
         rejected=plan.rejected,
         rules=plan.rules,
         least_tokens=automatic.least(plan, hit) if plan.style == "units" else read,
+        style=plan.style,
     )
     return CacheState(entries), outcome
 
@@ -104,7 +105,7 @@ def _style(prompt: Prompt, rules: Rules) -> Boundaries:
     """Where entries end for this request: as the ruleset says, or as it says of requests without a marker."""
     if rules.boundaries == "handles" and not automatic.has_handle(prompt):
         return rules.unmarked or "every_block"
-    marked = prompt.marks or (prompt.automatic and rules.automatic)
+    marked = prompt.marks or markers.asks_automatic(prompt, rules)
     if rules.boundaries == "markers" and rules.unmarked is not None and not marked:
         return rules.unmarked
     return rules.boundaries

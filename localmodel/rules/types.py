@@ -114,6 +114,15 @@ class Rules:
         """Seconds for which an entry of this class is certain to live, short of eviction."""
         return self.ttl_sure_s.get(ttl, self.ttl_s[ttl])
 
+    def likely_s(self, ttl: Ttl) -> int:
+        """Seconds after which an entry of this class is probably gone."""
+        return self.ttl_likely_s.get(ttl, self.ttl_s[ttl])
+
+
+def writes_reported(rules: Rules, style: Boundaries) -> bool:
+    """Whether bills have a class of writes: implicit caching beside explicit markers has none."""
+    return rules.writes_reported and (rules.boundaries != "markers" or style == "markers")
+
 
 def rules_of(digest: str, rows: Mapping[str, RuleValue]) -> Rules:
     """The rules in force, from one row for each rule."""
@@ -199,7 +208,8 @@ class Outcome:
 
     read + write_5m + write_1h + uncached = the whole input. `read_index` is the block at which the hit ends
     (-1: none), `last_index` the last block written or read (-1: none). A read below `least_tokens` is less than the
-    rules let expect; it is less than `read_tokens` where part of the hit rests on what the client sent back.
+    rules let expect; it is less than `read_tokens` where part of the hit rests on what the client sent back. `style`
+    names the matcher that answered.
     """
 
     read_tokens: int
@@ -214,6 +224,17 @@ class Outcome:
     rejected: tuple[str, ...]
     rules: Rules
     least_tokens: int = 0
+    style: Boundaries = "markers"
+
+    @property
+    def reports_writes(self) -> bool:
+        """Whether the provider's bill has a class of writes for such a request."""
+        return writes_reported(self.rules, self.style)
+
+    @property
+    def promised(self) -> bool:
+        """Whether the provider promises the hit; where not, it may miss and nobody is to blame."""
+        return self.rules.guaranteed or self.style == "markers"
 
     @property
     def write_tokens(self) -> int:

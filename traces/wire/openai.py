@@ -79,8 +79,6 @@ def automatic(body: JsonObject) -> Ttl | None:
     options = body.get("prompt_cache_options")
     if isinstance(options, dict) and options.get("mode") == "explicit":
         return None
-    if body.get("prompt_cache_retention") == "24h":
-        return "1h"
     return lifetime(options) or "5m"
 
 

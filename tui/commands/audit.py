@@ -14,7 +14,6 @@ from auditor.errors import AuditError
 from auditor.gather import Progress
 from auditor.records import Audited
 from localmodel.rules.errors import RulesError
-from localmodel.rules.load import Ruleset
 from traces.errors import TraceError
 from traces.schema import Call, JsonObject
 from tui.cli import ExitCode, fail, warn
@@ -25,6 +24,7 @@ if TYPE_CHECKING:  # loaded where they are used, so that `--help` stays quick
     from auditor.store import Store
     from auditor.totals import Totals
     from auditor.whatif import WhatIf
+    from localmodel.rules.book import Rulebook
 
 # Rejected rows are named one by one up to here; the rest are counted.
 MOST_REJECTED = 20
@@ -36,7 +36,7 @@ SEARCH_BUDGET = 60_000
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--db", type=click.Path(path_type=Path), help="Store to keep calls in, or, without PATH, to audit.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON (schema cachewright.audit/1).")
-@click.option("--rules", default="anthropic", show_default=True, metavar="NAME|FILE", help="Ruleset to audit under.")
+@click.option("--rules", metavar="NAME|FILE", help="Audit every call under this ruleset, not under its provider's own.")
 @click.option("--prices", type=click.Path(path_type=Path), help="Price file of your own; it wins over the built-in.")
 @click.option(
     "--what-if", type=click.Choice(["none", "all"]), default="all", show_default=True, help="Replay the fixes too."
@@ -48,7 +48,7 @@ def command(
     paths: tuple[Path, ...],
     db: Path | None,
     as_json: bool,
-    rules: str,
+    rules: str | None,
     prices: Path | None,
     what_if: str,
     no_store: bool,
@@ -63,11 +63,12 @@ def command(
     from auditor.money import Money
     from auditor.pricing import open_prices
     from auditor.totals import totals
+    from localmodel.rules.book import Rulebook
     from localmodel.rules.load import load
 
     try:
-        ruleset, price_list = load(rules), open_prices(prices)
-        result = _audited(paths, db, no_store, ruleset)
+        book, price_list = Rulebook(load(rules) if rules else None), open_prices(prices)
+        result = _audited(paths, db, no_store, book)
     except (TraceError, RulesError, AuditError) as error:
         fail(str(error), ExitCode.UNREADABLE)
     if not result.calls:
@@ -83,7 +84,7 @@ def command(
         fail(f"avoidable {saving} USD is over {fail_on_avoidable}", ExitCode.FINDINGS)
 
 
-def _audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, ruleset: Ruleset) -> Audit:
+def _audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, book: "Rulebook") -> Audit:
     """Read, store and audit. The store failing is a warning: the audit goes on without it."""
     from auditor.store import Store, default_path
 
@@ -106,7 +107,7 @@ def _audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, ruleset: 
             if store is not None:
                 calls = store.through(calls, stack.enter_context(_unstored()))
         with _progress() as bar:
-            result = audit(calls, ruleset, _body_reader(store if not paths else None), progress=bar)
+            result = audit(calls, book, _body_reader(store if not paths else None), progress=bar)
         if store is not None and store.working:
             _save(store, result)
         return result
