@@ -15,54 +15,57 @@ from auditor.history import History
 from auditor.records import Audited, Diagnosis, Finding
 from auditor.replay import predict, readable_from, slack_of, start_of
 from auditor.usage_only import UsageOnly
+from localmodel.rules.book import Rulebook
 from localmodel.rules.load import Ruleset
 from localmodel.rules.types import CacheState, Outcome
+from traces.canonical import platform_of
 from traces.schema import Call, Prompt
 from traces.tokens import Meter
-from traces.wire.anthropic import PROVIDERS
 
 
 @dataclass(slots=True)
 class Audit:
     """The result: calls in time order, and warnings about rows that were used without their body."""
 
-    ruleset: Ruleset
+    ruleset: Rulebook
     calls: list[Audited]
     warnings: list[str] = field(default_factory=list)
 
 
 def audit(
     calls: Iterable[Call],
-    ruleset: Ruleset,
+    rules: Ruleset | Rulebook,
     body_of: BodyOf,
     *,
     progress: Progress | None = None,
 ) -> Audit:
-    """Audit recorded calls under a ruleset. `body_of` reads the request of a call again."""
+    """Audit recorded calls, each under its own provider's rules, or all under one ruleset.
+
+    `body_of` reads the request of a call again.
+    """
     warnings: list[str] = []
-    return judge(gather(calls, warnings.append), ruleset, body_of, warnings, progress=progress)
+    return judge(gather(calls, warnings.append), rules, body_of, warnings, progress=progress)
 
 
 def judge(
     gathered: Iterable[Gathered],
-    ruleset: Ruleset,
+    rules: Ruleset | Rulebook,
     body_of: BodyOf,
     warnings: list[str],
     *,
     progress: Progress | None = None,
 ) -> Audit:
     """The second half of an audit, while the first still runs. `warnings` is where the first half puts its own."""
+    book = Rulebook(rules) if isinstance(rules, Ruleset) else rules
     with no_cycles():
-        calls = _folded(gathered, ruleset, body_of, progress)
-    return Audit(ruleset, calls, warnings + _ungoverned(calls, ruleset))
+        calls = _folded(gathered, book, body_of, progress)
+    return Audit(book, calls, warnings + _ungoverned(calls, book))
 
 
-def _folded(
-    gathered: Iterable[Gathered], ruleset: Ruleset, body_of: BodyOf, progress: Progress | None
-) -> list[Audited]:
+def _folded(gathered: Iterable[Gathered], book: Rulebook, body_of: BodyOf, progress: Progress | None) -> list[Audited]:
     """Calls in time order: judged as they come while they come in that order, else all anew once they are sorted."""
     kept: list[Gathered] = []
-    fold: _Fold | None = _Fold(ruleset, body_of)
+    fold: _Fold | None = _Fold(book, body_of)
     for call, prompt in gathered:
         if fold is not None and kept and start_of(call) < start_of(kept[-1][0]):
             fold = None
@@ -73,7 +76,7 @@ def _folded(
             progress("reading", len(kept), None)
     if fold is None:
         kept.sort(key=lambda one: start_of(one[0]))
-        fold = _Fold(ruleset, body_of)
+        fold = _Fold(book, body_of)
         for index, one in enumerate(kept):
             fold.take(*one)
             if progress is not None and index % EVERY == 0:
@@ -82,17 +85,12 @@ def _folded(
     return fold.history.calls
 
 
-def _governs(ruleset: Ruleset, call: Call) -> bool:
-    """Whether the ruleset is about the provider of a call; others' calls are judged by their usage alone."""
-    provider = call.provider.lower()
-    return provider == ruleset.provider or (ruleset.provider == "anthropic" and provider in PROVIDERS)
-
-
-def _ungoverned(calls: list[Audited], ruleset: Ruleset) -> list[str]:
-    counts = Counter(one.call.provider for one in calls if not _governs(ruleset, one.call))
+def _ungoverned(calls: list[Audited], book: Rulebook) -> list[str]:
+    """Providers without a ruleset: their calls are judged by their usage alone."""
+    counts = Counter(one.call.provider for one in calls if book.of(one.call.provider, one.call.model or "") is None)
     return [
-        f"provider {provider!r}: {count:,} calls are judged by their usage alone, the rules are those of "
-        f"{ruleset.provider}; name others with --rules"
+        f"provider {provider!r}: {count:,} calls are judged by their usage alone, no rules of it are known; name some "
+        "with --rules"
         for provider, count in counts.items()
     ]
 
@@ -101,7 +99,7 @@ def _ungoverned(calls: list[Audited], ruleset: Ruleset) -> list[str]:
 class _Fold:
     """What the calls so far have left behind, carried from call to call in time order."""
 
-    ruleset: Ruleset
+    book: Rulebook
     body_of: BodyOf
     state: CacheState = field(default_factory=CacheState)
     meter: Meter = field(default_factory=Meter)
@@ -110,19 +108,21 @@ class _Fold:
 
     def take(self, call: Call, prompt: Prompt | None) -> None:
         """Measure, predict and judge one call, then count it among the earlier ones."""
-        governed = _governs(self.ruleset, call)
-        prompt = prompt if governed else None
-        rules = self.ruleset.at(call.model or "", prompt.platform if prompt else "claude_api", call.started_at)
-        audited = Audited(
-            len(self.history.calls), call, prompt, start_of(call), readable_from(call, rules.readable_fallback_s)
-        )
+        ruleset = self.book.of(call.provider, call.model or "")
+        prompt = prompt if ruleset is not None else None
+        moment = None if call.clock == "relative" else call.started_at
+        rules = None if ruleset is None else ruleset.at(call.model or "", platform_of(call.host, call.provider), moment)
+        audited = Audited(len(self.history.calls), call, prompt, start_of(call), readable_from(call, rules))
+        audited.writes = rules is None or rules.writes_reported
         before = self.state
-        self.state, outcome = predict(before, audited, self.ruleset, self.meter)
+        if ruleset is None:
+            outcome = None
+        else:
+            self.state, outcome = predict(before, audited, ruleset, self.meter)
         if call.failed:
             audited.note = f"failed with status {call.status}: not a cache result"
         elif outcome is None or audited.prompt is None:
-            moment = None if call.clock == "relative" else call.started_at
-            self.usage_only.take(audited, self.ruleset.at(call.model or "", "claude_api", moment) if governed else None)
+            self.usage_only.take(audited, rules)
         else:
             self._diagnose(audited, audited.prompt, outcome, before)
         self.history.add(audited)
@@ -134,7 +134,7 @@ class _Fold:
         if call.usage.read_tokens is None:
             audited.note = "cached tokens not reported: neither a hit nor a miss"
             return
-        read, slack = call.usage.read_tokens, slack_of(audited)
+        read, slack = call.usage.read_tokens, max(slack_of(audited), outcome.rules.rounding)
         audited.diagnosis = diagnose(Context(audited, prompt, outcome, before, history, self.body_of, read, slack))
         _judge(audited, history)
 
@@ -143,7 +143,10 @@ def _judge(audited: Audited, history: History) -> None:
     """Verdict from the bill and the diagnosis; the first of a group that started together is told apart."""
     usage, diagnosis = audited.call.usage, audited.diagnosis
     read, write = usage.read_tokens or 0, usage.write_tokens or 0
-    if not read and not write:
+    outcome = audited.outcome
+    unseen = outcome is not None and outcome.style != "markers" and outcome.engaged == "yes"
+    unseen = unseen and outcome is not None and (usage.write_tokens is None or not outcome.reports_writes)
+    if not read and not write and not unseen:
         audited.verdict = "not_engaged"
     elif diagnosis is not None and diagnosis.lost_tokens:
         audited.verdict = "partial_miss" if read else "miss"

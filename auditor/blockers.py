@@ -3,12 +3,14 @@
 from auditor.context import Context, first_of_group, gap_of, name_of, seconds
 from auditor.history import extends
 from auditor.lifetimes import tier_changed
-from auditor.records import Audited, Finding, Status
+from auditor.records import Audited, Cause, Finding, Status
 from auditor.replay import later
 from localmodel.rules.step import alive, positions
-from localmodel.rules.types import REFRESH_AT, Entry, Rules
+from localmodel.rules.types import REFRESH_AT, ROUTING, Entry, Rules
 from traces.schema import Level, Prompt
-from traces.wire.anthropic import PARAMETER_PATHS
+from traces.wire.dialects import BY_NAME
+
+PARTITIONS = ("prompt_cache_key", "user_id")
 
 
 def entry_blockers(context: Context, boundary: int, writer: Audited) -> list[Finding]:
@@ -31,7 +33,7 @@ def entry_blockers(context: Context, boundary: int, writer: Audited) -> list[Fin
         user_index = context.history.last_use(key)
         user = writer if user_index is None else context.history.calls[user_index]
         findings = time_blockers(context, entry, user) + findings
-    return findings or reach_blockers(context, boundary)
+    return findings or _UNREACHED.get(outcome.style, _reached)(context, boundary)
 
 
 def time_blockers(context: Context, entry: Entry, user: Audited) -> list[Finding]:
@@ -61,7 +63,7 @@ def _expired(context: Context, entry: Entry, user: Audited) -> Finding:
     quiet = None if user.call.ended_at is None else (context.audited.at - user.call.ended_at).total_seconds()
     if quiet is not None and quiet < entry.ttl_s:
         evidence.append(f"only {seconds(max(0.0, quiet))} after that response ended: generation time counts")
-    rule = context.rules.values.get(f"ttl_seconds_{entry.ttl}")
+    rule = context.rules.lifetime(entry.ttl)
     facts: dict[str, int | str] = {
         "ttl_s": entry.ttl_s,
         "gap_start_to_start_s": round(gap),
@@ -73,7 +75,7 @@ def _expired(context: Context, entry: Entry, user: Audited) -> Finding:
 
 def _shortened(context: Context, entry: Entry, user: Audited) -> list[Finding]:
     """Where the conversation's lifetime fell from an hour to five minutes, and that is why the entry ran out."""
-    if entry.ttl != "5m" or user.prompt is None:
+    if entry.ttl != "5m" or user.prompt is None or "ttl_seconds_5m" not in context.rules.values:
         return []
     prompt, thread = user.prompt, context.history.thread(user.call.trace, user.call.agent)
     earlier = (c for c in thread if c.index < user.index and c.prompt is not None and extends(prompt, c.prompt))
@@ -110,7 +112,7 @@ def changed(before: Prompt, after: Prompt, rules: Rules) -> list[tuple[str, str,
     return [
         (name, old.get(name, "default"), new.get(name, "default"))
         for name in names
-        if name in rules.invalidation and old.get(name) != new.get(name)
+        if rules.invalidation.get(name, ROUTING) < ROUTING and old.get(name) != new.get(name)
     ]
 
 
@@ -122,8 +124,29 @@ def _parameter(context: Context, writer: Audited, name: str, before: str, after:
         "are kept apart by it"
     ]
     status: Status = "established" if rule is not None and rule.status in ("documented", "measured") else "likely"
-    path = PARAMETER_PATHS.get(name, "/" + name)
-    return Finding("parameter_changed", status, evidence, rule=rule, parameter=name, path=path)
+    path = BY_NAME[context.prompt.dialect].parameter_paths.get(name, "/" + name)
+    # These divide the cache on purpose: another value is another cache, not another prompt.
+    cause: Cause = "scope_changed" if name in PARTITIONS else "parameter_changed"
+    return Finding(cause, status, evidence, rule=rule, parameter=name, path=path)
+
+
+def routing_difference(context: Context, writer: Audited) -> list[Finding]:
+    """Parameters that are no part of the key, but of which another value may reach another machine."""
+    if writer.prompt is None:
+        return []
+    old, new = dict(writer.prompt.params), dict(context.prompt.params)
+    found = []
+    for name in sorted(old.keys() | new.keys()):
+        if context.rules.invalidation.get(name) != ROUTING or old.get(name) == new.get(name):
+            continue
+        before, after = _brief(old.get(name, "none")), _brief(new.get(name, "none"))
+        evidence = (
+            f"{name} {before} in {name_of(writer)}, {after} here: the request may reach a machine without the entry"
+        )
+        rule = context.rules.values.get(f"invalidates_{name}")
+        path = BY_NAME[context.prompt.dialect].parameter_paths.get(name, "/" + name)
+        found.append(Finding("scope_changed", "likely", [evidence], rule=rule, parameter=name, path=path))
+    return found
 
 
 def _brief(value: str) -> str:
@@ -148,3 +171,21 @@ def reach_blockers(context: Context, boundary: int) -> list[Finding]:
     facts: dict[str, int | str] = {"distance": distance, "limit": rules.lookback}
     status: Status = "established" if rule is None or rule.status == "documented" else "likely"
     return [Finding("beyond_lookback", status, [evidence], rule=rule, path=prompt.paths[boundary], facts=facts)]
+
+
+def _not_looked_at(context: Context, boundary: int) -> list[Finding]:
+    """A live entry at a message end that is not among the boundaries a request looks at."""
+    rule = context.rules.values.get("lookup_message_ends")
+    evidence = (
+        f"the entry at {context.prompt.paths[boundary]} is not among the boundaries that this request looks at: its "
+        f"latest end, {context.rules.lookup_ends} earlier ones and its explicit breakpoints"
+    )
+    return [Finding("beyond_lookback", "possible", [evidence], rule=rule, path=context.prompt.paths[boundary])]
+
+
+def _reached(context: Context, boundary: int) -> list[Finding]:
+    """Every beginning of a prompt is looked at."""
+    return []
+
+
+_UNREACHED = {"markers": reach_blockers, "message_ends": _not_looked_at}

@@ -82,6 +82,10 @@ def _only_tail_left(old: Prompt, new: Prompt, index: int, last: int) -> bool:
 def _cached(before: Audited, last: int) -> int:
     """What `before` left readable: as billed where known, else as counted."""
     usage = before.call.usage
+    assert before.outcome is not None
+    if not before.outcome.reports_writes:
+        assert before.prompt is not None
+        return before.prompt.ends[last]
     if usage.read_tokens is not None and usage.write_tokens is not None and usage.read_tokens + usage.write_tokens:
         return usage.read_tokens + usage.write_tokens
     assert before.prompt is not None
@@ -186,7 +190,7 @@ def _is_compaction(old: Prompt, new: Prompt, index: int, still: list[int]) -> bo
 
 def _messages(prompt: Prompt) -> int:
     last = prompt.paths[-1] if prompt.paths else ""
-    return int(last.split("/")[2]) if last.startswith("/messages/") else -1
+    return int(last.split("/")[2]) if last.startswith(("/messages/", "/input/")) else -1
 
 
 def _is_edit(sides: tuple[Side, Side], index: int) -> bool:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from auditor.blockers import changed, entry_blockers, key_difference
 from auditor.content import ContentLoss, content_finding, content_loss, lifetime_of_previous, system_changed_too
 from auditor.context import Context, first_of_group, gap_of, name_of, same_thread, seconds
-from auditor.provider_side import unexplained
+from auditor.provider_side import last_user, unexplained
 from auditor.records import Audited, Cause, Diagnosis, Finding, Status
 from traces.schema import Level, Prompt
 
@@ -34,7 +34,7 @@ class Segment(NamedTuple):
 
 def diagnose(context: Context) -> Diagnosis | None:
     """The diagnosis of a call with a body, `None` where nothing that could have been read was lost."""
-    if not context.read and not context.audited.call.usage.write_tokens:
+    if _idle(context):
         return _not_engaged(context)
     segments: list[Segment] = []
     floor = context.read
@@ -51,6 +51,16 @@ def diagnose(context: Context) -> Diagnosis | None:
     return _merged(context, segments, loss)
 
 
+def _idle(context: Context) -> bool:
+    """Whether the cache had no part in the call. Where a bill has no class of writes, only the rules can tell."""
+    written = context.audited.call.usage.write_tokens
+    if context.read or written:
+        return False
+    if context.outcome.style == "markers":
+        return True
+    return context.outcome.engaged != "yes" or (context.outcome.reports_writes and written == 0)
+
+
 def _lost(segments: list[Segment]) -> int:
     return sum(one.finding.lost_tokens for one in segments)
 
@@ -64,11 +74,11 @@ def _cut_off(context: Context, loss: ContentLoss) -> bool:
 
 
 def _provider_side(context: Context, floor: int, segments: list[Segment]) -> int:
-    predicted = context.outcome.read_tokens
+    predicted = context.outcome.least_tokens
     if predicted <= floor + context.slack:
         return floor
     finding, also = unexplained(context, predicted - floor)
-    segments.append(Segment(finding, also, None))
+    segments.append(Segment(finding, also, None if context.outcome.promised else last_user(context)))
     return predicted
 
 
@@ -126,7 +136,7 @@ def _content(
     if not living and not same_thread(context.audited, loss.before) and loss.level < Level.MESSAGES:
         return  # another agent or session that began after the entry was gone: a cold start
     if not living:
-        rule = context.rules.values.get(f"ttl_seconds_{ttl}")
+        rule = context.rules.lifetime(ttl)
         expired = Finding("ttl_expired", "established", [sentence + ": it had run out as well"], rule=rule)
         # Idle time suffices by itself, so it comes first: undoing the change alone would have saved nothing.
         finding.lost_tokens, expired.lost_tokens = 0, lost
@@ -141,6 +151,8 @@ def _content(
 
 def _uncovered(context: Context, floor: int, segments: list[Segment]) -> None:
     """Tokens that an earlier call sent in the same place but left no entry for."""
+    if context.outcome.style not in ("markers", "message_ends"):
+        return  # the client can place no boundary there
     found = context.history.longest_sent(context.prompt)
     if found is None:
         return
@@ -247,8 +259,10 @@ def _ruled_out(context: Context, reference: Audited | None) -> list[Finding]:
         return []
     out: list[Finding] = []
     gap = gap_of(context.audited, reference)
-    shortest = min(context.rules.ttl_s.values())
-    if gap < shortest:
+    shortest = min(context.rules.sure_s("5m"), context.rules.sure_s("1h"))
+    if context.rules.evicts:
+        out.append(_excluded("ttl_expired", "entries have no lifetime there: they are dropped when memory is needed"))
+    elif gap < shortest:
         why = f"{seconds(gap)} since the start of {name_of(reference)}, no lifetime is shorter than {shortest} s"
         out.append(_excluded("ttl_expired", why))
     if _repeats(context.prompt, reference.prompt, reference.outcome.last_index):

@@ -51,7 +51,7 @@ class History:
         prompt, outcome = call.prompt, call.outcome
         realm = self._realm(prompt)
         realm.sent.update(dict.fromkeys(prompt.chain, index))
-        if idle(call.call):
+        if idle(call.call, outcome):
             return
         floor = outcome.rules.min_tokens
         for point in outcome.breakpoints:

@@ -86,7 +86,11 @@ class Diagnosis:
 
 @dataclass(slots=True)
 class Audited:
-    """One call in time order. `call` holds no bodies any more; `previous` is the index of the call it continues."""
+    """One call in time order.
+
+    `call` holds no bodies any more; `previous` is the index of the call it continues; `writes` says whether its
+    provider's bills have a class of writes (where not, a write of 0 says nothing).
+    """
 
     index: int
     call: Call
@@ -96,6 +100,7 @@ class Audited:
     outcome: Outcome | None = None
     agrees: bool | None = None
     previous: int | None = None
+    writes: bool = True
     verdict: Verdict = "unknown"
     diagnosis: Diagnosis | None = None
     note: str | None = None

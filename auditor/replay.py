@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from auditor.records import Audited
 from auditor.rewrite import with_lifetime
+from localmodel.rules.book import Rulebook
 from localmodel.rules.load import Ruleset
 from localmodel.rules.render import rendered
 from localmodel.rules.step import Plan, bill, plan_of, send, step
@@ -36,12 +37,14 @@ Charge: TypeAlias = tuple[int, int, int, int]
 class Simulator:
     """Folds the rules over rewritten traces. Plans of requests that stay as recorded are made once and kept."""
 
-    def __init__(self, ruleset: Ruleset, recorded: Iterable[Sent]) -> None:
-        self._ruleset = ruleset
+    def __init__(self, book: Rulebook, recorded: Iterable[Sent]) -> None:
+        self._book = book
         self._plans = {id(one.prompt): (one.prompt, self._plan(one)) for one in recorded}
 
     def _plan(self, one: Sent) -> Plan:
-        return plan_of(one.prompt, self._ruleset.at(one.prompt.model, one.prompt.platform, one.at))
+        rules = self._book.rules(one.prompt.provider, one.prompt.model, one.prompt.platform, one.at)
+        assert rules is not None  # a prompt without rules is never replayed
+        return plan_of(one.prompt, rules)
 
     def run(self, sent: Iterable[Sent]) -> Iterator[tuple[Sent, Charge]]:
         """Predicted charges of requests in order of their start."""
@@ -59,9 +62,19 @@ def start_of(call: Call) -> datetime:
     return call.started_at or _UNDATED
 
 
-def readable_from(call: Call, fallback_s: int) -> datetime:
-    """When entries written by `call` become readable: first token, else end, else a fallback after the start."""
-    return call.first_token_at or call.ended_at or later(start_of(call), fallback_s)
+def readable_from(call: Call, rules: Rules | None) -> datetime:
+    """When entries written by `call` become readable: first token, else end, else a fallback after the start.
+
+    At some providers only the end of the response counts.
+    """
+    row = None if rules is None else rules.values.get("readable_after")
+    known = call.ended_at if row is not None and row.value == "response_ends" else call.first_token_at
+    return (
+        known
+        or call.ended_at
+        or call.first_token_at
+        or later(start_of(call), rules.readable_fallback_s if rules else 0)
+    )
 
 
 def later(moment: datetime, by: timedelta | float) -> datetime:
@@ -84,6 +97,9 @@ def predict(state: CacheState, audited: Audited, ruleset: Ruleset, meter: Meter)
         return state, None
     rules = ruleset.at(prompt.model, prompt.platform, audited.at)
     prompt = meter.measure(as_billed(rendered(prompt, rules), call.usage, rules), call)
+    if rules.boundaries != "markers" and call.usage.input_tokens:
+        # Nothing marks a boundary there, but the next prompt goes on where this one ended.
+        meter.learn(prompt, len(prompt.blocks) - 1, call.usage.input_tokens)
     after, outcome = step(state, prompt, ruleset, at=audited.at, first_token_at=audited.readable_at)
     boundary = _revealed(prompt, outcome, call.usage.read_tokens)
     if boundary is not None and call.usage.read_tokens:
@@ -92,7 +108,7 @@ def predict(state: CacheState, audited: Audited, ruleset: Ruleset, meter: Meter)
         after, outcome = step(state, prompt, ruleset, at=audited.at, first_token_at=audited.readable_at)
     audited.prompt, audited.outcome = prompt, outcome
     audited.agrees = agreement(audited)
-    return (state if idle(call) else after), outcome
+    return (state if idle(call, outcome) else after), outcome
 
 
 def as_billed(prompt: Prompt, usage: Usage, rules: Rules) -> Prompt:
@@ -110,14 +126,16 @@ def as_billed(prompt: Prompt, usage: Usage, rules: Rules) -> Prompt:
     return with_lifetime(prompt, ttl)
 
 
-def idle(call: Call) -> bool:
+def idle(call: Call, outcome: Outcome | None) -> bool:
     """Whether the bill says that the cache took no part: then no entry was left, whatever the rules expected."""
+    if outcome is not None and not outcome.reports_writes:
+        return False  # a bill without a class of writes does not show them
     return call.usage.read_tokens == 0 and call.usage.write_tokens == 0
 
 
 def _revealed(prompt: Prompt, outcome: Outcome, read: int | None) -> int | None:
     """The estimated boundary at which a billed read must have ended, `None` where there is none to learn."""
-    if not read:
+    if not read or outcome.style != "markers":
         return None
     if outcome.read_index >= 0:
         index = outcome.read_index
@@ -138,7 +156,8 @@ def slack_of(audited: Audited) -> int:
     if not audited.prompt.errors:
         return 0
     index = audited.outcome.read_index
-    return SLACK_TOKENS + (audited.prompt.error_at(index) if index >= 0 else 0)
+    rounding = audited.outcome.rules.rounding if audited.outcome.style != "markers" else 0
+    return SLACK_TOKENS + rounding + (audited.prompt.error_at(index) if index >= 0 else 0)
 
 
 def agreement(audited: Audited) -> bool | None:
@@ -149,6 +168,15 @@ def agreement(audited: Audited) -> bool | None:
     slack = slack_of(audited)
     if usage.read_tokens > outcome.read_tokens + slack and outcome.read_index < 0:
         return None
-    read_fits = abs(usage.read_tokens - outcome.read_tokens) <= slack
+    most = outcome.read_tokens + slack + _inside_next(audited, outcome)
+    read_fits = outcome.least_tokens - slack <= usage.read_tokens <= most
     write_fits = usage.write_tokens is None or abs(usage.write_tokens - outcome.write_tokens) <= slack
     return read_fits and write_fits
+
+
+def _inside_next(audited: Audited, outcome: Outcome) -> int:
+    """Tokens of the block behind the hit: a cache that compares tokens may find a part of it as well."""
+    prompt, following = audited.prompt, outcome.read_index + 1
+    if prompt is None or outcome.style not in ("every_block", "units") or following >= len(prompt.blocks):
+        return 0
+    return prompt.tokens_of(following)

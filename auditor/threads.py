@@ -67,7 +67,7 @@ def endpoint(call: Audited) -> int | None:
     usage = call.call.usage
     if usage.read_tokens is None:
         return None
-    if usage.write_tokens is None:
+    if usage.write_tokens is None or not call.writes:
         return usage.input_tokens
     return usage.read_tokens + usage.write_tokens
 

@@ -84,7 +84,7 @@ class UsageOnly:
             by_numbers = self._diagnose(audited, before, thread, rules, lost)
             audited.diagnosis = refined(by_numbers, audited, before, what)
         if audited.verdict != "miss":
-            audited.verdict = _verdict(audited.diagnosis, read, write)
+            audited.verdict = _verdict(audited, read, write)
         if before is not None:
             growth = total_of(audited) - total_of(before)
             if growth > 0:
@@ -98,15 +98,20 @@ class UsageOnly:
         user = latest_use(before, thread, audited)
         if user is not before and gap is not None:
             gap = (audited.at - user.at).total_seconds()
+        ranged = _ranged(user, rules, gap, lost)
+        if ranged is not None:
+            return ranged
         ttl, tier = _lifetime(writer_of(user, thread), rules)
         evidence: list[str] = []
         if gap is not None and gap >= ttl:
             diagnosis = _expiry(audited, user, gap, ttl, tier, lost, rules)
+            if rules.ttl_sure_s:
+                return diagnosis
             earlier = islice((c for c in reversed(thread.calls) if c.at < user.at), REACH)
             shortened = tier_changed(earlier, user, gap, rules.ttl_s["1h"])
             diagnosis.also += [] if shortened is None else [shortened]
             return diagnosis
-        ruled_out = _not_expired(gap, user, ttl)
+        ruled_out = _not_expired(gap, user, ttl, rules)
         self._growth(audited, before, thread, evidence, read)
         candidates = _EVERYTHING
         if read:
@@ -123,6 +128,7 @@ class UsageOnly:
         if gap is not None and not ruled_out:
             candidates = ("ttl_expired", *candidates)
         also = [Finding(cause, "possible", ["the numbers allow it"]) for cause in candidates]
+        also += _may_be_gone(gap, rules)
         primary = Finding("unknown", "possible", evidence, lost)
         return Diagnosis(primary, also, ruled_out, reference=before.index)
 
@@ -156,7 +162,7 @@ class UsageOnly:
             ruled_out.append(Finding("tools_changed", "ruled_out", ["a longer prefix than tools and system was read"]))
             return ("parameter_changed", "history_rewritten", "provider_side")
         smallest = thread.smallest
-        if audited.call.usage.write_tokens is None:
+        if audited.call.usage.write_tokens is None or not audited.writes:
             evidence.append(f"the hit ends at {read:,}; boundaries of this provider are not known")
             return _UNMARKED
         if read < smallest and thread.calls[0].call.usage.read_tokens:
@@ -225,12 +231,12 @@ def _other_model(audited: Audited, latest: Audited, rules: Rules | None) -> None
     audited.verdict, audited.diagnosis = "miss", Diagnosis(finding, reference=latest.index)
 
 
-def _verdict(diagnosis: Diagnosis | None, read: int, write: int | None) -> Verdict:
-    if diagnosis is not None and diagnosis.lost_tokens:
+def _verdict(audited: Audited, read: int, write: int | None) -> Verdict:
+    if audited.diagnosis is not None and audited.diagnosis.lost_tokens:
         return "partial_miss" if read else "miss"
     if read:
         return "hit"
-    return "not_engaged" if write == 0 else "cold_write"
+    return "not_engaged" if write == 0 and audited.writes else "cold_write"
 
 
 def _lost(audited: Audited, before: Audited, read: int) -> int | None:
@@ -241,7 +247,7 @@ def _lost(audited: Audited, before: Audited, read: int) -> int | None:
     if total_of(audited) < CONTINUES * end:
         return 0
     lost = min(end, total_of(audited)) - read
-    tolerated = ROUNDING_TOKENS if audited.call.usage.write_tokens is None else 0
+    tolerated = ROUNDING_TOKENS if audited.call.usage.write_tokens is None or not audited.writes else 0
     return lost if lost > tolerated else 0
 
 
@@ -254,7 +260,32 @@ def _without_rules(before: Audited, gap: float | None, lost: int) -> Diagnosis:
     return Diagnosis(Finding("unknown", "possible", evidence, lost), also, reference=before.index)
 
 
+def _ranged(before: Audited, rules: Rules, gap: float | None, lost: int) -> Diagnosis | None:
+    """Where a lifetime is a range: whether the gap lies in the part of it in which an entry is probably gone."""
+    ttl = rules.default_ttl
+    if gap is None or not rules.ttl_sure_s or rules.evicts or gap < rules.likely_s(ttl) or gap >= rules.ttl_s[ttl]:
+        return None
+    evidence = [
+        f"{seconds(gap)} since {_row(before)} started; entries live for at least {seconds(rules.sure_s(ttl))}, usually "
+        f"up to {seconds(rules.likely_s(ttl))}, at most {seconds(rules.ttl_s[ttl])}",
+        "a change of text cannot be excluded: bodies were not recorded",
+    ]
+    rule = rules.values.get(f"ttl_likely_seconds_{'short' if ttl == '5m' else 'long'}")
+    facts: dict[str, int | str] = {"ttl_s": rules.sure_s(ttl), "gap_start_to_start_s": round(gap)}
+    return Diagnosis(Finding("ttl_expired", "likely", evidence, lost, rule, facts=facts), reference=before.index)
+
+
+def _may_be_gone(gap: float | None, rules: Rules) -> list[Finding]:
+    """The chance that an entry is gone although its longest lifetime is not over."""
+    sure = rules.sure_s(rules.default_ttl)
+    if gap is None or not rules.ttl_sure_s or rules.evicts or gap < sure:
+        return []
+    return [Finding("ttl_expired", "possible", [f"{seconds(gap)}: entries are sure to live for {seconds(sure)} only"])]
+
+
 def _lifetime(before: Audited, rules: Rules) -> tuple[int, str]:
+    if rules.ttl_sure_s:
+        return rules.ttl_s[rules.default_ttl], "the longest lifetime that is documented"
     usage = before.call.usage
     if usage.write_1h_tokens and not usage.write_5m_tokens:
         return rules.ttl_s["1h"], "1h writes"
@@ -268,12 +299,15 @@ def _expiry(audited: Audited, before: Audited, gap: float, ttl: int, tier: str, 
         quiet = (audited.at - before.call.ended_at).total_seconds()
         evidence.append(f"{seconds(quiet)} since it ended: measured from the end, it would not show")
     evidence.append("a change of text cannot be excluded: bodies were not recorded")
-    rule = rules.values.get(f"ttl_seconds_{'1h' if ttl == rules.ttl_s['1h'] else '5m'}")
+    rule = rules.lifetime("1h" if ttl == rules.ttl_s["1h"] else "5m")
     facts: dict[str, int | str] = {"ttl_s": ttl, "gap_start_to_start_s": round(gap)}
     return Diagnosis(Finding("ttl_expired", "likely", evidence, lost, rule, facts=facts), reference=before.index)
 
 
-def _not_expired(gap: float | None, before: Audited, ttl: int) -> list[Finding]:
+def _not_expired(gap: float | None, before: Audited, ttl: int, rules: Rules) -> list[Finding]:
+    if rules.evicts:
+        return [Finding("ttl_expired", "ruled_out", ["entries have no lifetime there"])]
+    ttl = rules.sure_s(rules.default_ttl) if rules.ttl_sure_s else ttl
     doubt = MARGIN_S if facts_of(before.call).get("times") == "rows" else 0
     if gap is None or gap + doubt >= ttl:
         return []

@@ -89,11 +89,17 @@ class WhatIf:
 
 
 def requests_of(audit: Audit) -> list[Sent]:
-    """The replayable requests of an audit: those with a body, a prediction and a bill that shows the cache at work."""
+    """The replayable requests of an audit: those with a body, a prediction and a bill that shows the cache at work.
+
+    A cache whose provider promises no hits proves no saving, so its calls stay as billed.
+    """
     return [
         Sent(a.prompt, a.at, a.readable_at, a.index)
         for a in audit.calls
-        if a.prompt is not None and a.outcome is not None and not idle(a.call)
+        if a.prompt is not None
+        and a.outcome is not None
+        and a.outcome.style == "markers"
+        and not idle(a.call, a.outcome)
     ]
 
 

@@ -17,6 +17,7 @@ from traces.errors import MalformedRow
 from traces.schema import Block, Call, JsonObject, Level, Mark, Prompt, Ttl
 from traces.tokens import cumulated
 from traces.wire import anthropic
+from traces.wire.dialects import MESSAGES, Dialect, dialect_of
 
 Estimate = Callable[[bytes], int]
 
@@ -24,7 +25,7 @@ Estimate = Callable[[bytes], int]
 MEDIA_TOKENS = 1500
 
 _ROOT = bytes(16)
-_MARKER = b'"cache_control"'
+_MARKERS = (b'"cache_control"', b'"prompt_cache_breakpoint"')
 # Inside a JSON text these cannot stand in a string value: its quotes would be escaped.
 _IMAGE = b'"type":"image"'
 _CITATIONS = b'"citations":{"enabled":true'
@@ -63,8 +64,9 @@ digest = xxh3_128_digest
 class Run(NamedTuple):
     """Consecutive blocks of one prompt (the head, or one message), held once however often they are sent.
 
-    `marks` are the markers on them as (offset, lifetime). `paths` are known for the head only: those of a message
-    depend on its number and on `shape`: how many blocks, or -1 for a content that is one text.
+    `marks` are the markers on them as (offset, lifetime). `paths` are whole for the head only: those of a message
+    depend on its number and on `shape`: how many blocks, -1 for a content that is one text, or `OWN` where `paths`
+    holds what follows the message's own pointer.
     """
 
     blocks: tuple[Block, ...]
@@ -74,6 +76,8 @@ class Run(NamedTuple):
     image: bool
     citations: bool
 
+
+OWN = -2
 
 Step = tuple[Run, tuple[bytes, ...]]
 """A run behind a certain prefix, and the identities of that prefix extended by each of its blocks."""
@@ -90,53 +94,63 @@ class Interner:
         self._params: dict[bytes, tuple[tuple[str, str], ...]] = {}
         self._paths: dict[tuple[str, ...], tuple[str, ...]] = {}
 
-    def head(self, body: JsonObject, tokens: Mapping[str, int]) -> Step:
+    def head(self, body: JsonObject, tokens: Mapping[str, int], dialect: Dialect = MESSAGES) -> Step:
         """Tools and system of a body."""
-        raw = dump([body.get("tools"), body.get("system")])
-        key = digest(b"head" + raw)
+        raw = dump(dialect.head_key(body))
+        key = digest(b"head " + dialect.name.encode() + raw)
         known = self._steps.get(key)
         if known is None:
-            run = self._run(anthropic.head_parts(body), raw, tokens, 0)
+            run = self._run(dialect, dialect.head_parts(body), raw, tokens, 0)
             known = self._steps[key] = run, _links(_ROOT, run)
         return known
 
-    def message(self, prefix: bytes, message: Any, index: int, tokens: Mapping[str, int]) -> Step:
+    def message(
+        self, prefix: bytes, message: Any, index: int, tokens: Mapping[str, int], dialect: Dialect = MESSAGES
+    ) -> Step:
         """The blocks of message `index` behind the prefix with the identity `prefix`."""
         raw = dump(message)
-        name = digest(raw)
+        name = digest(raw) if dialect is MESSAGES else digest(dialect.name.encode() + raw)
         # Long conversations repeat their messages in every call, so this one look-up is nearly all that they cost.
         known = self._steps.get(prefix + name)
         if known is None:
             run = self._runs.get(name)
             if run is None:
-                whole = isinstance(message, dict) and isinstance(message.get("content"), str)
-                parts = anthropic.message_parts(message, index)
-                run = self._runs[name] = self._run(parts, raw, tokens, -1 if whole else None)
+                parts, stem, shape = dialect.item_parts(message, index), "", None
+                if dialect is not MESSAGES:
+                    shape, stem = OWN, dialect.stem(message, index)
+                elif isinstance(message, dict) and isinstance(message.get("content"), str):
+                    shape = -1
+                run = self._runs[name] = self._run(dialect, parts, raw, tokens, shape, stem)
             known = self._steps[prefix + name] = run, _links(prefix, run)
         return known
 
-    def _run(self, parts: Iterable[anthropic.Part], text: bytes, tokens: Mapping[str, int], shape: int | None) -> Run:
+    def _run(
+        self, dialect: Dialect, parts: Iterable[anthropic.Part], text: bytes, tokens: Mapping[str, int],
+        shape: int | None, stem: str = "",
+    ) -> Run:  # fmt: skip
         """`text` is the JSON text that holds all parts: what it does not hold is not looked for in each of them."""
         rare = _Rare(text)
         paths, blocks, marks = [], [], []
         for offset, part in enumerate(parts):
-            block, mark = self._block(part, tokens.get(part.path), rare)
+            block, mark = self._block(dialect, part, tokens.get(part.path), rare)
             blocks.append(block)
             if mark is not None:
                 marks.append((offset, mark))
-            if part.level < Level.MESSAGES:
-                paths.append(part.path)
+            if part.level < Level.MESSAGES or shape == OWN:
+                paths.append(part.path[len(stem) :])
         image = rare.image and any(block.image for block in blocks)
         citations = rare.citations and any(block.citations for block in blocks)
         shape = len(blocks) if shape is None else shape
         return Run(tuple(blocks), tuple(marks), tuple(paths), shape, image, citations)
 
-    def _block(self, part: anthropic.Part, recorded: int | None, rare: "_Rare") -> tuple[Block, Ttl | None]:
+    def _block(
+        self, dialect: Dialect, part: anthropic.Part, recorded: int | None, rare: "_Rare"
+    ) -> tuple[Block, Ttl | None]:
         """The block of one part, and the lifetime its marker asks for (`None`: unmarked)."""
         value, mark = part.value, None
         raw = dump(value)
-        if rare.marker and _MARKER in raw:
-            value, mark = anthropic.strip_marks(value)
+        if rare.marker and any(marker in raw for marker in _MARKERS):
+            value, mark = dialect.strip_marks(value)
             raw = dump(value)
         wire = digest(_tag(part.level, part.role) + raw)
         block = self._blocks.get(wire)
@@ -186,7 +200,7 @@ class _Rare:
     __slots__ = ("base64", "citations", "image", "marker")
 
     def __init__(self, text: bytes) -> None:
-        self.marker = _MARKER in text
+        self.marker = any(marker in text for marker in _MARKERS)
         self.image = _IMAGE in text
         self.citations = _CITATIONS in text
         self.base64 = _BASE64 in text
@@ -221,18 +235,24 @@ def canonical(call: Call, interner: Interner) -> Prompt | None:
     Raises `MalformedRow` where the body is broken.
     """
     body = call.request
-    if body is None or not anthropic.is_request(body, call.provider, call.api):
+    dialect = None if body is None else dialect_of(body, call.provider, call.api)
+    if body is None or dialect is None:
         return None
     tokens = call.tokens or {}
-    head, links = interner.head(body, tokens)
+    head, links = interner.head(body, tokens, dialect)
     blocks, paths, image, citations = list(head.blocks), list(head.paths), head.image, head.citations
     marks = [_mark(offset, ttl) for offset, ttl in head.marks]
     chain = list(links)
-    for index, message in enumerate(anthropic.messages(body)):
-        run, links = interner.message(chain[-1] if chain else _ROOT, message, index, tokens)
+    start, items = dialect.items(body)
+    for index, message in enumerate(items, start):
+        run, links = interner.message(chain[-1] if chain else _ROOT, message, index, tokens, dialect)
         if run.marks:
             marks += [_mark(len(blocks) + offset, ttl) for offset, ttl in run.marks]
-        paths += _message_paths(index, run.shape)
+        if run.shape == OWN:
+            stem = dialect.stem(message, index)
+            paths += [stem + path for path in run.paths]
+        else:
+            paths += _message_paths(index, run.shape)
         chain += links
         blocks += run.blocks
         image, citations = image or run.image, citations or run.citations
@@ -245,9 +265,10 @@ def canonical(call: Call, interner: Interner) -> Prompt | None:
         paths=interner.paths(paths),
         chain=tuple(chain),
         marks=tuple(marks),
-        automatic=anthropic.mark_of(body.get("cache_control")),
-        params=interner.params(_parameters(call, body, image, citations)),
+        automatic=dialect.automatic(body),
+        params=interner.params(_parameters(call, dialect.parameters(body), image, citations)),
         ends=_counted(tokens, paths),
+        dialect=dialect.name,
     )
 
 
@@ -280,8 +301,7 @@ def _scope(provider: str, host: str | None, key: str | None) -> str:
     return f"{provider} {host or ''} {key or ''}"
 
 
-def _parameters(call: Call, body: JsonObject, image: bool, citations: bool) -> dict[str, Any]:
-    found = anthropic.parameters(body)
+def _parameters(call: Call, found: dict[str, Any], image: bool, citations: bool) -> dict[str, Any]:
     if call.betas:
         found["betas"] = sorted(set(call.betas))
     if image:

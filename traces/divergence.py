@@ -14,7 +14,7 @@ from typing import Any, AnyStr, Literal, NamedTuple, TypeAlias, overload
 from traces import volatile
 from traces.canonical import dump
 from traces.schema import Block, JsonObject, Level, Prompt
-from traces.wire import anthropic
+from traces.wire.dialects import BY_NAME, MESSAGES, Dialect
 
 Change: TypeAlias = Literal[
     "inserted",
@@ -43,8 +43,9 @@ _PATH_LIKE = re.compile(r"[\w.-]+/[\w./-]+|[\w-]+\.[A-Za-z]{1,5}\b")
 class Values(Sequence[JsonObject]):
     """Values of a body's blocks at `paths`, markers removed when one is asked for."""
 
-    def __init__(self, body: JsonObject, paths: Sequence[str]) -> None:
-        self._parts = list(anthropic.parts(body))
+    def __init__(self, body: JsonObject, paths: Sequence[str], dialect: Dialect = MESSAGES) -> None:
+        self._strip = dialect.strip_marks
+        self._parts = list(dialect.parts(body))
         if len(self._parts) != len(paths):
             kept = set(paths)
             self._parts = [part for part in self._parts if part.path in kept]
@@ -58,8 +59,8 @@ class Values(Sequence[JsonObject]):
     def __getitem__(self, index: slice) -> Sequence[JsonObject]: ...
     def __getitem__(self, index: int | slice) -> JsonObject | Sequence[JsonObject]:
         if isinstance(index, slice):
-            return [anthropic.strip_marks(part.value)[0] for part in self._parts[index]]
-        return anthropic.strip_marks(self._parts[index].value)[0]
+            return [self._strip(part.value)[0] for part in self._parts[index]]
+        return self._strip(self._parts[index].value)[0]
 
 
 class Side(NamedTuple):
@@ -97,7 +98,7 @@ def side(prompt: Prompt, body: JsonObject) -> Side:
 
     The prompt may lack blocks of the body, which the provider leaves out.
     """
-    return Side(prompt, Values(body, prompt.paths))
+    return Side(prompt, Values(body, prompt.paths, BY_NAME[prompt.dialect]))
 
 
 def common_blocks(before: Prompt, after: Prompt) -> int:
@@ -355,7 +356,8 @@ def _names(of: Side) -> list[str]:
 
 
 def _name(value: JsonObject) -> str:
-    name = value.get("name", value.get("type", "?"))
+    inner = value.get("function")  # a Chat tool
+    name = (inner if isinstance(inner, dict) else value).get("name", value.get("type", "?"))
     return name if isinstance(name, str) else "?"
 
 

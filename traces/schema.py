@@ -156,6 +156,7 @@ class Prompt:
     automatic lifetime of a top-level marker (the provider places it), or `None`
     params    parameters that may enter the cache's key, by name, as canonical JSON text
     scope     who may share entries: provider, host and key fingerprint
+    dialect   format of the body: "messages", "chat" or "responses" (see `traces.wire.dialects`)
     """
 
     provider: str
@@ -171,6 +172,7 @@ class Prompt:
     ends: Sequence[int] = ()
     errors: Sequence[int] = ()
     tail: int = 0
+    dialect: str = "messages"
 
     @property
     def total(self) -> int:

@@ -7,162 +7,22 @@ values. Everything unknown is an error: a misspelt rule must not be a rule that 
 
 import hashlib
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from difflib import get_close_matches
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn
 
+from localmodel.rules.checks import Check, nearest, one_of, text
 from localmodel.rules.errors import BadRuleFile
-from localmodel.rules.models import normalise
-from localmodel.rules.types import Rates, Rules, RuleValue, Status
-from traces.schema import Level, Ttl
+from localmodel.rules.known import FIELD_CHECKS, FIELDS, HEADER, MATCHERS, REQUIRED, allowed
+from localmodel.rules.models import matches, normalise
+from localmodel.rules.types import Rules, RuleValue, rules_of
 
-PLATFORMS = ("claude_api", "claude_platform_aws", "azure_foundry", "bedrock", "google_cloud")
-MATCHERS = ("explicit_breakpoints",)
-STATUSES: tuple[str, ...] = get_args(Status)
-PARAMETERS = (
-    "model", "web_search", "web_fetch", "citations", "speed", "tool_choice", "disable_parallel_tool_use", "images",
-    "thinking", "effort", "output_format", "context_management", "betas",
-)  # fmt: skip
-FIELDS = ("value", "status", "checked", "source", "models", "platforms", "since", "until", "note", "conflict")
-REQUIRED = FIELDS[:4]
-HEADER = ("schema", "provider", "matcher", "inherits", "sources")
 CONFLICT = "conflict: "
 """What stands in `RuleValue.note` in front of a source's disagreement."""
-
-Check = Callable[[Any], Any]
-"""Takes a value as TOML gave it; gives it as kept (lists as tuples); raises ValueError with what was expected."""
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError("a whole number, 0 or more")
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")
-    return value
-
-
-def _factor(value: Any) -> Decimal:
-    if isinstance(value, bool) or not isinstance(value, int | Decimal) or not 0 <= value < 100:
-        raise ValueError("a number from 0 to 100")
-    return Decimal(value)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError("a text")
-    return value
-
-
-def _day(value: Any) -> date:
-    # A datetime is a date to Python, but a rule begins with a day.
-    if isinstance(value, datetime) or not isinstance(value, date):
-        raise ValueError("a date such as 2026-09-01, without quotes")
-    return value
-
-
-def _one_of(*words: str) -> Check:
-    def check(value: Any) -> str:
-        if value not in words:
-            raise ValueError(" or ".join(words) + _nearest(value, words))
-        return str(value)
-
-    return check
-
-
-def _each(check: Check, what: str) -> Check:
-    def check_all(value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list):
-            raise ValueError(f"a list of {what}")
-        return tuple(check(item) for item in value)
-
-    return check_all
-
-
-def _exactly(*words: str) -> Check:
-    def check(value: Any) -> tuple[str, ...]:
-        if value != list(words):
-            raise ValueError("[" + ", ".join(words) + "], the only order known")
-        return words
-
-    return check
-
-
-def _result_kind(value: Any) -> str:
-    if not isinstance(value, str) or not value.endswith("_tool_result"):
-        raise ValueError("block kinds that end in _tool_result")
-    return value
-
-
-def _model(value: Any) -> str:
-    name = normalise(_text(value))
-    if name != value:
-        raise ValueError(f"a model's plain name, {name!r}")
-    return name
-
-
-def _some(check: Check, what: str) -> Check:
-    inner = _each(check, what)
-
-    def check_some(value: Any) -> tuple[Any, ...]:
-        # An empty list reads as "none of them", but an absent field means "all": refuse the doubtful form.
-        if value == []:
-            raise ValueError(f"at least one of the {what}, or no such field")
-        return tuple(inner(value))
-
-    return check_some
-
-
-_LEVELS = _one_of(*(level.name.lower() for level in Level))
-_TTLS = _one_of(*get_args(Ttl))
-
-RULES: Mapping[str, Check] = {
-    "prefix_order": _exactly(*(level.name.lower() for level in Level)),
-    "max_breakpoints": _count,
-    "automatic_breakpoint": _flag,
-    "entries_after_request": _one_of("each_breakpoint"),
-    "cannot_mark": _each(_one_of("thinking", "redacted_thinking", "empty_text", "deferred_tool"), "block kinds"),
-    "implicit_breakpoints": _each(_result_kind, "block kinds"),
-    "implicit_ttl": _TTLS,
-    "lookback_positions": _count,
-    "lookback_collapse": _each(_one_of("tool_use", "tool_result"), "block kinds"),
-    "ttl_seconds_5m": _count,
-    "ttl_seconds_1h": _count,
-    "default_ttl": _TTLS,
-    "ttl_clock": _one_of("request_start"),
-    "ttl_order": _one_of("longer_first"),
-    "refresh_on_read": _flag,
-    "refresh_breakpoints": _flag,
-    "readable_after": _one_of("first_response_begins"),
-    "readable_fallback_seconds": _count,
-    "isolation_scope": _one_of("workspace", "organization", "project"),
-    "min_tokens": _count,
-    **{f"invalidates_{name}": _LEVELS for name in PARAMETERS},
-    "strips_thinking": _flag,
-    "write_multiplier_5m": _factor,
-    "write_multiplier_1h": _factor,
-    "read_multiplier": _factor,
-}
-
-_CHECKS: Mapping[str, Check] = {
-    "status": _one_of(*STATUSES),
-    "checked": _day,
-    "source": _text,
-    "models": _some(_model, "models"),
-    "platforms": _some(_one_of(*PLATFORMS), "platforms"),
-    "since": _day,
-    "until": _day,
-    "note": _text,
-    "conflict": _text,
-}
 
 
 @dataclass(frozen=True)
@@ -200,27 +60,7 @@ class Ruleset:
 
     def _rules(self, model: str, platform: str, day: date) -> Rules:
         rows = {rule: self.in_force(rule, model, platform, day) for rule in self.ranked}
-        value = {rule: row.value for rule, row in rows.items()}
-        return Rules(
-            ruleset=self.digest,
-            max_breakpoints=value["max_breakpoints"],
-            lookback=value["lookback_positions"],
-            collapse=frozenset(value["lookback_collapse"]),
-            ttl_s={"5m": value["ttl_seconds_5m"], "1h": value["ttl_seconds_1h"]},
-            default_ttl=value["default_ttl"],
-            min_tokens=value["min_tokens"],
-            min_tokens_known=bool(rows["min_tokens"].models),
-            automatic=value["automatic_breakpoint"],
-            cannot_mark=frozenset(value["cannot_mark"]),
-            implicit_kinds=frozenset(value["implicit_breakpoints"]),
-            implicit_ttl=value["implicit_ttl"],
-            strips_thinking=value["strips_thinking"],
-            readable_fallback_s=value["readable_fallback_seconds"],
-            refresh_breakpoints=value["refresh_breakpoints"],
-            invalidation={name: int(Level[value[f"invalidates_{name}"].upper()]) for name in PARAMETERS},
-            rates=Rates(value["write_multiplier_5m"], value["write_multiplier_1h"], value["read_multiplier"]),
-            values=rows,
-        )
+        return rules_of(self.digest, rows)
 
 
 def utc_day(moment: datetime | None) -> date:
@@ -233,7 +73,9 @@ def utc_day(moment: datetime | None) -> date:
 
 
 def _applies(row: RuleValue, model: str, platform: str, day: date) -> bool:
-    if (row.models and model not in row.models) or (row.platforms and platform not in row.platforms):
+    if (row.models and not any(matches(model, name) for name in row.models)) or (
+        row.platforms and platform not in row.platforms
+    ):
         return False
     return (row.since is None or row.since <= day) and (row.until is None or day < row.until)
 
@@ -245,6 +87,7 @@ class _Layer:
     place: str
     digest: str
     provider: str
+    matcher: str
     sources: Mapping[str, str]
     rows: Mapping[str, tuple[RuleValue, ...]]
 
@@ -264,7 +107,7 @@ def _locate(name: str, base: Path) -> Path:
     folder = Path(__file__).parent
     names = sorted(path.stem for path in folder.glob("*.toml"))
     if name not in names:
-        near = _nearest(name, names)
+        near = nearest(name, names)
         raise BadRuleFile(f"{name}: no built-in ruleset of that name{near}; known: {', '.join(names)}, or a .toml file")
     return folder / f"{name}.toml"
 
@@ -283,54 +126,55 @@ def _layers(path: Path, below: tuple[Path, ...]) -> list[_Layer]:
         _fail(place, f"not TOML: {' '.join(str(error).split())}")
     parents: list[_Layer] = []
     if "inherits" in document:
-        parent = _checked(place, "inherits", _text, document["inherits"])
+        parent = _checked(place, "inherits", text, document["inherits"])
         parents = _layers(_locate(parent, path.parent), (*below, path.resolve()))
     return [*parents, _layer(place, data, document, parents[-1] if parents else None)]
 
 
 def _layer(place: str, data: bytes, document: Mapping[str, Any], parent: _Layer | None) -> _Layer:
-    _known(place, "key", document, (*HEADER, *RULES))
     if document.get("schema") != 1 or document["schema"] is True:
         _fail(place, f"schema is {document.get('schema')!r}, this version reads schema = 1")
-    if parent is None or "matcher" in document:
-        _checked(place, "matcher", _one_of(*MATCHERS), document.get("matcher"))
-    own = _checked(place, "provider", _text, document.get("provider", parent and parent.provider))
+    matcher = document.get("matcher", parent and parent.matcher)
+    _checked(place, "matcher", one_of(*MATCHERS), matcher)
+    own = _checked(place, "provider", text, document.get("provider", parent and parent.provider))
+    known = allowed(matcher)
+    _known(place, "key", document, (*HEADER, *known))
     sources = {**(parent.sources if parent else {}), **_sources(place, document.get("sources", {}))}
-    rows = {rule: _rows(place, rule, document[rule], sources) for rule in document if rule in RULES}
+    rows = {rule: _rows(place, rule, known[rule], document[rule], sources) for rule in document if rule in known}
     digest = hashlib.sha256((parent.digest if parent else "").encode() + data).hexdigest()
-    return _Layer(place, digest, own, sources, rows)
+    return _Layer(place, digest, own, matcher, sources, rows)
 
 
 def _sources(place: str, table: Any) -> dict[str, str]:
     if not isinstance(table, dict):
         _fail(place, "sources must be a table [sources] of key = description")
-    return {key: _checked(place, f"sources.{key}", _text, text) for key, text in table.items()}
+    return {key: _checked(place, f"sources.{key}", text, told) for key, told in table.items()}
 
 
-def _rows(place: str, rule: str, tables: Any, sources: Mapping[str, str]) -> tuple[RuleValue, ...]:
+def _rows(place: str, rule: str, check: Check, tables: Any, sources: Mapping[str, str]) -> tuple[RuleValue, ...]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         _fail(place, f"{rule} must be an array of tables; head each value with [[{rule}]]")
-    rows = tuple(_row(f"{place}: {rule}, table {n}", rule, table, sources) for n, table in enumerate(tables, 1))
+    rows = tuple(_row(f"{place}: {rule}, table {n}", rule, check, table, sources) for n, table in enumerate(tables, 1))
     for (m, first), (n, second) in combinations(enumerate(rows, 1), 2):
         if _rank(first) == _rank(second) and _meet(first, second):
             _fail(f"{place}: {rule}", f"tables {m} and {n} hold at the same time and are equally specific; date them")
     return rows
 
 
-def _row(place: str, rule: str, table: Mapping[str, Any], sources: Mapping[str, str]) -> RuleValue:
+def _row(place: str, rule: str, check: Check, table: Mapping[str, Any], sources: Mapping[str, str]) -> RuleValue:
     _known(place, "field", table, FIELDS)
     for name in REQUIRED:
         if name not in table:
             _fail(place, f"has no {name}; add {name} = …")
-    got = {name: _checked(place, name, check, table[name]) for name, check in _CHECKS.items() if name in table}
+    got = {name: _checked(place, name, each, table[name]) for name, each in FIELD_CHECKS.items() if name in table}
     if got["source"] not in sources:
-        _fail(place, f"source {got['source']!r} is not in [sources]{_nearest(got['source'], sources)}")
+        _fail(place, f"source {got['source']!r} is not in [sources]{nearest(got['source'], sources)}")
     if "since" in got and "until" in got and got["since"] >= got["until"]:
         _fail(place, f"until {got['until']} is not after since {got['since']}; until is the first day without it")
     if conflict := got.pop("conflict", None):
         # `RuleValue` has one text for remarks; `conflict_of` takes it apart again.
         got["note"] = f"{got['note']}; {CONFLICT}{conflict}" if "note" in got else f"{CONFLICT}{conflict}"
-    return RuleValue(id=rule, value=_checked(place, "value", RULES[rule], table["value"]), **got)
+    return RuleValue(id=rule, value=_checked(place, "value", check, table["value"]), **got)
 
 
 def conflict_of(row: RuleValue) -> str | None:
@@ -342,14 +186,16 @@ def _combine(layers: list[_Layer]) -> Ruleset:
     last = layers[-1]
     rules = dict.fromkeys(rule for layer in layers for rule in layer.rows)
     values = {rule: tuple(row for layer in layers for row in layer.rows.get(rule, ())) for rule in rules}
-    ranked = {rule: _ranked(rule, layers) for rule in RULES}
+    ranked = {rule: _ranked(rule, layers) for rule in dict.fromkeys((*MATCHERS[last.matcher], *rules))}
     for rule, rows in ranked.items():
         _require_cover(last.place, rule, rows)
     return Ruleset(last.digest, last.provider, values, last.sources, ranked)
 
 
-def _rank(row: RuleValue, depth: int = 0) -> tuple[bool, bool, int, date]:
-    return bool(row.platforms), bool(row.models), depth, row.since or date.min
+def _rank(row: RuleValue, depth: int = 0) -> tuple[bool, int, int, date]:
+    # A name says more about a model than a pattern, and that more than nothing.
+    named = 0 if not row.models else 1 if any(name.endswith("*") for name in row.models) else 2
+    return bool(row.platforms), named, depth, row.since or date.min
 
 
 def _ranked(rule: str, layers: Iterable[_Layer]) -> tuple[RuleValue, ...]:
@@ -359,12 +205,18 @@ def _ranked(rule: str, layers: Iterable[_Layer]) -> tuple[RuleValue, ...]:
 
 def _meet(first: RuleValue, second: RuleValue) -> bool:
     """Whether some model, platform and day falls under both of two rows of equal rank."""
-    for ours, theirs in ((first.models, second.models), (first.platforms, second.platforms)):
-        if ours and not set(ours) & set(theirs):
-            return False
+    if first.models and not any(_overlap(one, two) for one in first.models for two in second.models):
+        return False
+    if first.platforms and not set(first.platforms) & set(second.platforms):
+        return False
     return max(first.since or date.min, second.since or date.min) < min(
         first.until or date.max, second.until or date.max
     )
+
+
+def _overlap(one: str, two: str) -> bool:
+    """Whether two models' names or patterns can mean one model."""
+    return matches(one, two) or matches(two, one)
 
 
 def _require_cover(place: str, rule: str, rows: tuple[RuleValue, ...]) -> None:
@@ -379,7 +231,7 @@ def _require_cover(place: str, rule: str, rows: tuple[RuleValue, ...]) -> None:
 def _known(place: str, what: str, found: Iterable[str], known: Iterable[str]) -> None:
     for key in found:
         if key not in set(known):
-            _fail(place, f"unknown {what} {key!r}{_nearest(key, known)}")
+            _fail(place, f"unknown {what} {key!r}{nearest(key, known)}")
 
 
 def _checked(place: str, name: str, check: Check, value: Any) -> Any:
@@ -388,11 +240,6 @@ def _checked(place: str, name: str, check: Check, value: Any) -> Any:
     except ValueError as error:
         got = "nothing" if value is None else repr(value) if isinstance(value, str) else str(value)
         _fail(place, f"{name} is {got}, expected {error}")
-
-
-def _nearest(word: Any, known: Iterable[str]) -> str:
-    close = get_close_matches(str(word), list(known), n=1, cutoff=0.0)
-    return f", nearest is {close[0]!r}" if close else ""
 
 
 def _fail(place: str, fact: str) -> NoReturn:

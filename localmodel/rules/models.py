@@ -27,3 +27,8 @@ def normalise(name: str) -> str:
         text = f"claude-{old[2]}-{old[1]}"
     # `claude-opus-4-0` is the provider's alias of the model whose snapshots are named `claude-opus-4-<date>`.
     return _ZERO.sub("", text)
+
+
+def matches(model: str, name: str) -> bool:
+    """Whether a normalised model is the one `name` means, or one of those that a pattern such as `gpt-6*` means."""
+    return model == name or (name.endswith("*") and model.startswith(name[:-1]))

@@ -8,7 +8,8 @@ from itertools import zip_longest
 from textwrap import wrap
 from typing import Any
 
-from localmodel.rules.load import CONFLICT, PLATFORMS, Ruleset, conflict_of, utc_day
+from localmodel.rules.known import PLATFORMS
+from localmodel.rules.load import CONFLICT, Ruleset, conflict_of, utc_day
 from localmodel.rules.models import normalise
 from localmodel.rules.types import RuleValue
 

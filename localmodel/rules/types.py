@@ -18,6 +18,9 @@ REFRESH_AT = 0.9
 """A keep-alive goes out when this share of an entry's lifetime has passed since it was last used."""
 
 Status: TypeAlias = Literal["documented", "measured", "reported", "assumed"]
+Boundaries: TypeAlias = Literal["markers", "every_block", "message_ends", "units", "handles"]
+ROUTING = 3
+_EFFECT = {"tools": 0, "system": 1, "messages": 2, "routing": ROUTING}
 Engaged: TypeAlias = Literal["yes", "no_breakpoint", "below_minimum"]
 
 
@@ -50,8 +53,22 @@ class Rates:
 class Rules:
     """The rules in force for one model on one platform at one moment.
 
-    `invalidation` maps a parameter to the first level that it invalidates (0 tools, 1 system, 2 messages).
+    `invalidation` maps a parameter to the first level that it invalidates (0 tools, 1 system, 2 messages; `ROUTING`:
+    it is no part of the key, but another value may reach a machine that does not hold the entry).
     `values` holds the provenance of each rule by id, for verdicts to cite.
+
+    Lifetimes come in two classes, called by their names at Anthropic: "5m" is a provider's shorter one, "1h" its
+    longer one. `ttl_s` is when an entry is certain to be gone; where a provider gives a range, entries are certain to
+    live for `ttl_sure_s` and expected to for `ttl_likely_s`.
+
+    boundaries    where entries end: at markers, at every block (any common beginning), at message ends, at units that
+                  the provider persists, or at handles made beforehand
+    unmarked      the same for requests without a marker, where those are cached too
+    interval      only every so many tokens a prefix can end (0: anywhere); `granularity` is the unit of reported reads
+    rounding      tokens by which a read may fall short without that being a loss
+    guaranteed    whether a hit is promised; where not, a prediction is an upper bound
+    evicts        entries do not run out but are dropped when memory is needed
+    lookup_first / lookup_latest / lookup_ends   breakpoints and message ends that a request looks at
     """
 
     ruleset: str
@@ -72,6 +89,86 @@ class Rules:
     invalidation: Mapping[str, int]
     rates: Rates
     values: Mapping[str, RuleValue]
+    boundaries: Boundaries = "markers"
+    unmarked: Boundaries | None = None
+    interval: int = 0
+    granularity: int = 1
+    rounding: int = 0
+    guaranteed: bool = True
+    writes_reported: bool = True
+    ttl_sure_s: Mapping[Ttl, int] = field(default_factory=dict)
+    ttl_likely_s: Mapping[Ttl, int] = field(default_factory=dict)
+    evicts: bool = False
+    refresh_on_read: bool = True
+    last_token_computed: bool = False
+    lookup_first: int = 0
+    lookup_latest: int = 0
+    lookup_ends: int = 0
+
+    def lifetime(self, ttl: Ttl) -> RuleValue | None:
+        """The rule that gives the (longest) lifetime of entries of a class."""
+        word = "short" if ttl == "5m" else "long"
+        return self.values.get(f"ttl_seconds_{ttl}") or self.values.get(f"ttl_max_seconds_{word}")
+
+    def sure_s(self, ttl: Ttl) -> int:
+        """Seconds for which an entry of this class is certain to live, short of eviction."""
+        return self.ttl_sure_s.get(ttl, self.ttl_s[ttl])
+
+    def likely_s(self, ttl: Ttl) -> int:
+        """Seconds after which an entry of this class is probably gone."""
+        return self.ttl_likely_s.get(ttl, self.ttl_s[ttl])
+
+
+def writes_reported(rules: Rules, style: Boundaries) -> bool:
+    """Whether bills have a class of writes: implicit caching beside explicit markers has none."""
+    return rules.writes_reported and (rules.boundaries != "markers" or style == "markers")
+
+
+def rules_of(digest: str, rows: Mapping[str, RuleValue]) -> Rules:
+    """The rules in force, from one row for each rule."""
+    value = {rule: row.value for rule, row in rows.items()}
+    named = {rule.removeprefix("invalidates_"): value[rule] for rule in rows if rule.startswith("invalidates_")}
+    explicit = "ttl_seconds_5m" in rows
+    short, long = ("_5m", "_1h") if explicit else ("_short", "_long")
+    lives = "ttl_seconds" if explicit else "ttl_max_seconds"
+    default: Ttl = "5m" if value.get("default_ttl", value.get("default_lifetime")) in ("5m", "short") else "1h"
+    return Rules(
+        ruleset=digest,
+        max_breakpoints=value.get("max_breakpoints", 0),
+        lookback=value.get("lookback_positions", 0),
+        collapse=frozenset(value.get("lookback_collapse", ())),
+        ttl_s={"5m": value[lives + short], "1h": value[lives + long]},
+        default_ttl=default,
+        min_tokens=value["min_tokens"],
+        min_tokens_known=bool(rows["min_tokens"].models) or rows["min_tokens"].status == "documented",
+        automatic=value.get("automatic_breakpoint", True),
+        cannot_mark=frozenset(value.get("cannot_mark", ())),
+        implicit_kinds=frozenset(value.get("implicit_breakpoints", ())),
+        implicit_ttl=value.get("implicit_ttl", "5m"),
+        strips_thinking=value.get("strips_thinking", False),
+        readable_fallback_s=value["readable_fallback_seconds"],
+        refresh_breakpoints=value.get("refresh_breakpoints", True),
+        invalidation={name: _EFFECT[effect] for name, effect in named.items()},
+        rates=Rates(value["write_multiplier" + short], value["write_multiplier" + long], value["read_multiplier"]),
+        values=rows,
+        boundaries=value.get("boundaries", "markers"),
+        unmarked=None if value.get("unmarked", "nothing") == "nothing" else value["unmarked"],
+        interval=value.get("boundary_interval_tokens", 0),
+        granularity=max(1, value.get("read_granularity_tokens", 1)),
+        rounding=value.get("rounding_tokens", 0),
+        guaranteed=value.get("guaranteed", True),
+        writes_reported=value.get("writes_reported", True),
+        ttl_sure_s={} if explicit else {"5m": value["ttl_seconds_short"], "1h": value["ttl_seconds_long"]},
+        ttl_likely_s={}
+        if explicit
+        else {"5m": value["ttl_likely_seconds_short"], "1h": value["ttl_likely_seconds_long"]},
+        evicts=value.get("lifetime_ends") == "eviction",
+        refresh_on_read=value["refresh_on_read"],
+        last_token_computed=value.get("last_token_computed", False),
+        lookup_first=value.get("lookup_explicit_first", 0),
+        lookup_latest=value.get("lookup_explicit_latest", 0),
+        lookup_ends=value.get("lookup_message_ends", 0),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +207,9 @@ class Outcome:
     """What the rules predict for one call, in tokens, and the boundaries it rests on.
 
     read + write_5m + write_1h + uncached = the whole input. `read_index` is the block at which the hit ends
-    (-1: none), `last_index` the last block written or read (-1: none).
+    (-1: none), `last_index` the last block written or read (-1: none). A read below `least_tokens` is less than the
+    rules let expect; it is less than `read_tokens` where part of the hit rests on what the client sent back. `style`
+    names the matcher that answered.
     """
 
     read_tokens: int
@@ -124,6 +223,18 @@ class Outcome:
     engaged: Engaged
     rejected: tuple[str, ...]
     rules: Rules
+    least_tokens: int = 0
+    style: Boundaries = "markers"
+
+    @property
+    def reports_writes(self) -> bool:
+        """Whether the provider's bill has a class of writes for such a request."""
+        return writes_reported(self.rules, self.style)
+
+    @property
+    def promised(self) -> bool:
+        """Whether the provider promises the hit; where not, it may miss and nobody is to blame."""
+        return self.rules.guaranteed or self.style == "markers"
 
     @property
     def write_tokens(self) -> int:

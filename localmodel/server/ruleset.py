@@ -10,7 +10,8 @@ from hashlib import sha256
 from typing import Any
 
 from localmodel.rules.errors import RulesError
-from localmodel.rules.load import RULES, Ruleset, load
+from localmodel.rules.known import RULES
+from localmodel.rules.load import Ruleset, load
 from localmodel.rules.models import normalise
 from localmodel.rules.types import Rules, RuleValue
 from localmodel.server.errors import BadSettings

@@ -15,7 +15,6 @@ from auditor.errors import AuditError
 from auditor.gather import Progress
 from auditor.records import Audited
 from localmodel.rules.errors import RulesError
-from localmodel.rules.load import Ruleset
 from traces.errors import TraceError
 from traces.schema import JsonObject
 from tui.cli import ExitCode, fail, warn
@@ -27,6 +26,7 @@ if TYPE_CHECKING:  # loaded where they are used, so that `--help` stays quick
     from auditor.store import Store
     from auditor.totals import Totals
     from auditor.whatif import WhatIf
+    from localmodel.rules.book import Rulebook
 
 # Replayed requests that the search for the cheapest combination may cost.
 SEARCH_BUDGET = 60_000
@@ -36,7 +36,7 @@ SEARCH_BUDGET = 60_000
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--db", type=click.Path(path_type=Path), help="Store to keep calls in, or, without PATH, to audit.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON (schema cachewright.audit/1).")
-@click.option("--rules", default="anthropic", show_default=True, metavar="NAME|FILE", help="Ruleset to audit under.")
+@click.option("--rules", metavar="NAME|FILE", help="Audit every call under this ruleset, not under its provider's own.")
 @click.option("--prices", type=click.Path(path_type=Path), help="Price file of your own; it wins over the built-in.")
 @click.option(
     "--what-if", type=click.Choice(["none", "all"]), default="all", show_default=True, help="Replay the fixes too."
@@ -52,7 +52,7 @@ def command(
     paths: tuple[Path, ...],
     db: Path | None,
     as_json: bool,
-    rules: str,
+    rules: str | None,
     prices: Path | None,
     what_if: str,
     no_store: bool,
@@ -73,14 +73,15 @@ def command(
     from auditor.pricing import open_prices
     from auditor.selection import Selection, selected
     from auditor.totals import totals
+    from localmodel.rules.book import Rulebook
     from localmodel.rules.load import load
 
     title = ", ".join(map(str, paths)) or str(db or "sessions of this machine")
     try:
-        ruleset, price_list = load(rules), open_prices(prices)
+        book, price_list = Rulebook(load(rules) if rules else None), open_prices(prices)
         if not paths and db is None:
             paths, no_store = _found(as_json), True
-        result = selected(_audited(paths, db, no_store, ruleset), Selection(since, until, model, project))
+        result = selected(_audited(paths, db, no_store, book), Selection(since, until, model, project))
     except (TraceError, RulesError, AuditError) as error:
         fail(str(error), ExitCode.UNREADABLE)
     if not result.calls:
@@ -111,7 +112,7 @@ def _found(as_json: bool) -> tuple[Path, ...]:
     return tuple(files)
 
 
-def _audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, ruleset: Ruleset) -> Audit:
+def _audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, book: "Rulebook") -> Audit:
     """Read, store and audit. The store failing is a warning: the audit goes on without it."""
     from auditor.audit import audit, judge
     from auditor.store import Store, default_path
@@ -130,10 +131,10 @@ def _audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, ruleset: 
         bar = stack.enter_context(_progress())
         if not paths:
             assert store is not None
-            result = audit(io.distinct(store.calls()), ruleset, _body_reader(store), progress=bar)
+            result = audit(io.distinct(store.calls()), book, _body_reader(store), progress=bar)
         else:
             reading = stack.enter_context(Reading(store))
-            result = judge(reading.calls(paths), ruleset, _body_reader(None), reading.warnings, progress=bar)
+            result = judge(reading.calls(paths), book, _body_reader(None), reading.warnings, progress=bar)
         if store is not None and store.working:
             _save(store, result)
         return result

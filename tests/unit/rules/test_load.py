@@ -5,7 +5,9 @@ from decimal import Decimal
 
 import pytest
 
-from localmodel.rules.load import PARAMETERS, RULES, Ruleset, conflict_of
+from localmodel.rules.known import EXPLICIT as RULES
+from localmodel.rules.known import PARAMETERS
+from localmodel.rules.load import Ruleset, conflict_of
 from localmodel.rules.models import normalise
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from localmodel.rules.load import RULES, Ruleset, load
+from localmodel.rules.known import EXPLICIT as RULES
+from localmodel.rules.load import Ruleset, load
 from localmodel.rules.show import as_json, as_text, show
 
 AUGUST = datetime(2026, 8, 1, tzinfo=UTC)
