@@ -12,6 +12,7 @@ from auditor.context import BodyOf, Context
 from auditor.diagnose import diagnose
 from auditor.gather import EVERY, Progress, gather, no_cycles
 from auditor.history import History
+from auditor.labels import weigh
 from auditor.records import Audited, Diagnosis, Finding
 from auditor.replay import predict, readable_from, slack_of, start_of
 from auditor.usage_only import UsageOnly
@@ -58,6 +59,9 @@ def _audited(calls: Iterable[Call], result: Audit, body_of: BodyOf, progress: Pr
         if progress is not None and index % EVERY == 0:
             progress("auditing", index, len(gathered))
     fold.usage_only.finish()
+    for audited in result.calls:
+        if audited.call.label is not None:
+            weigh(audited)
     return result
 
 

@@ -9,6 +9,7 @@ from traces.canonical import Interner, canonical
 from traces.errors import MalformedRow
 from traces.schema import Call, Prompt
 from traces.tokens import estimate
+from traces.wire.labels import label_of
 
 Progress = Callable[[str, int, int | None], None]
 """Told the stage, how many calls are done, and of how many (`None`: not known yet)."""
@@ -27,7 +28,8 @@ def gather(
         except MalformedRow as error:
             prompt = None
             warnings.append(f"{call.place or call.id}: {error}; the call is judged by its usage alone")
-        gathered.append((replace(call, request=None, response=None, tokens=None), prompt))
+        label = call.label or label_of(call.request, call.response)
+        gathered.append((replace(call, request=None, response=None, tokens=None, label=label), prompt))
         if progress is not None and len(gathered) % EVERY == 0:
             progress("reading", len(gathered), None)
     return gathered

@@ -40,6 +40,26 @@ class Usage:
         return self.input_tokens - self.read_tokens - (self.write_tokens or 0)
 
 
+Finds: TypeAlias = Literal["change", "none", "pending", "not_found", "unavailable"]
+"""What a provider's comparison of two requests came to: only "change" says that something differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What the provider itself said about a call when asked to compare it with an earlier one.
+
+    value    its own word, such as `tools_changed`
+    finds    what that word means; the comparison is of requests, not of the cache, so no word alone is a miss
+    what     for a change: "model", "tools", "system", "messages", "input", "key", "compaction", or a parameter's name
+    missed_tokens   its estimate of the tokens behind the difference
+    """
+
+    value: str
+    finds: Finds
+    what: str | None = None
+    missed_tokens: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a row was read: file, 1-based line, and the byte span of the row in that file."""
@@ -59,7 +79,7 @@ class Call:
 
     `started_at` is `None` only in usage tables that hold no times. `clock` is "relative" when the times count
     from an unknown day (a CSV with mm:ss), so that no dated rule or price may be chosen by them. `key` is the call's
-    identity in a store, `None` where it is in none.
+    identity in a store, `None` where it is in none. `label` is read from the response where a reader sets none.
     """
 
     id: str
@@ -86,6 +106,7 @@ class Call:
     clock: Literal["utc", "relative"] = "utc"
     place: Place | None = None
     key: bytes | None = field(default=None, compare=False)
+    label: Label | None = field(default=None, compare=False)
 
     @property
     def failed(self) -> bool:
