@@ -165,7 +165,7 @@ class Prompt:
     automatic lifetime of a top-level marker (the provider places it), or `None`
     params    parameters that may enter the cache's key, by name, as canonical JSON text
     scope     who may share entries: provider, host and key fingerprint
-    dialect   format of the body: "messages", "chat" or "responses" (see `traces.wire.dialects`)
+    dialect   format of the body: "messages", "chat", "responses" or "gemini" (see `traces.wire.dialects`)
     """
 
     provider: str

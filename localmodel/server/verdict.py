@@ -219,7 +219,7 @@ def _gone(old: Prompt, new: Prompt, index: int, last: int) -> int:
 
 def _messages(prompt: Prompt) -> int:
     last = prompt.paths[-1] if prompt.paths else ""
-    return int(last.split("/")[2]) if last.startswith(("/messages/", "/input/")) else -1
+    return int(last.split("/")[2]) if last.startswith(("/messages/", "/input/", "/contents/")) else -1
 
 
 def _living(previous: Sent, before: CacheState, at: datetime) -> bool:
