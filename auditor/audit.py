@@ -12,6 +12,7 @@ from auditor.context import BodyOf, Context
 from auditor.diagnose import diagnose
 from auditor.gather import EVERY, Gathered, Progress, gather, no_cycles
 from auditor.history import History
+from auditor.labels import weigh
 from auditor.records import Audited, Diagnosis, Finding
 from auditor.replay import predict, readable_from, slack_of, start_of
 from auditor.usage_only import UsageOnly
@@ -82,6 +83,9 @@ def _folded(gathered: Iterable[Gathered], book: Rulebook, body_of: BodyOf, progr
             if progress is not None and index % EVERY == 0:
                 progress("auditing", index, len(kept))
     fold.usage_only.finish()
+    for audited in fold.history.calls:
+        if audited.call.label is not None:
+            weigh(audited)
     return fold.history.calls
 
 

@@ -190,7 +190,7 @@ def _is_compaction(old: Prompt, new: Prompt, index: int, still: list[int]) -> bo
 
 def _messages(prompt: Prompt) -> int:
     last = prompt.paths[-1] if prompt.paths else ""
-    return int(last.split("/")[2]) if last.startswith(("/messages/", "/input/")) else -1
+    return int(last.split("/")[2]) if last.startswith(("/messages/", "/input/", "/contents/")) else -1
 
 
 def _is_edit(sides: tuple[Side, Side], index: int) -> bool:

@@ -10,6 +10,7 @@ from traces.canonical import Interner, canonical
 from traces.errors import MalformedRow
 from traces.schema import Call, Prompt
 from traces.tokens import estimate
+from traces.wire.labels import label_of
 
 Progress = Callable[[str, int, int | None], None]
 """Told the stage, how many calls are done, and of how many (`None`: not known yet)."""
@@ -29,7 +30,8 @@ def gather(calls: Iterable[Call], warn: Callable[[str], None], interner: Interne
         except MalformedRow as error:
             prompt = None
             warn(f"{call.place or call.id}: {error}; the call is judged by its usage alone")
-        yield replace(call, request=None, response=None, tokens=None), prompt
+        label = call.label or label_of(call.request, call.response)
+        yield replace(call, request=None, response=None, tokens=None, label=label), prompt
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from auditor.records import Audited
 from auditor.rewrite import with_lifetime
+from localmodel.rules.automatic import has_handle
 from localmodel.rules.book import Rulebook
 from localmodel.rules.load import Ruleset
 from localmodel.rules.render import rendered
@@ -97,6 +98,9 @@ def predict(state: CacheState, audited: Audited, ruleset: Ruleset, meter: Meter)
         return state, None
     rules = ruleset.at(prompt.model, prompt.platform, audited.at)
     prompt = meter.measure(as_billed(rendered(prompt, rules), call.usage, rules), call)
+    if has_handle(prompt) and call.usage.read_tokens:
+        meter.learn(prompt, 0, call.usage.read_tokens)  # the body names what it holds, the bill says how much that is
+        prompt = meter.recount(prompt, call.usage.input_tokens)
     if rules.boundaries != "markers" and call.usage.input_tokens:
         # Nothing marks a boundary there, but the next prompt goes on where this one ended.
         meter.learn(prompt, len(prompt.blocks) - 1, call.usage.input_tokens)

@@ -110,6 +110,7 @@ def call_json(audited: Audited, money: Money, calls: list[Audited]) -> JsonObjec
         "verdict": audited.verdict,
         "note": audited.note,
         "diagnosis": None if audited.diagnosis is None else diagnosis_json(audited.diagnosis, calls),
+        **({} if call.label is None else {"label": call.label.value}),
     }
 
 

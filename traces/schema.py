@@ -40,6 +40,26 @@ class Usage:
         return self.input_tokens - self.read_tokens - (self.write_tokens or 0)
 
 
+Finds: TypeAlias = Literal["change", "none", "pending", "not_found", "unavailable"]
+"""What a provider's comparison of two requests came to: only "change" says that something differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What the provider itself said about a call when asked to compare it with an earlier one.
+
+    value    its own word, such as `tools_changed`
+    finds    what that word means; the comparison is of requests, not of the cache, so no word alone is a miss
+    what     for a change: "model", "tools", "system", "messages", "input", "key", "compaction", or a parameter's name
+    missed_tokens   its estimate of the tokens behind the difference
+    """
+
+    value: str
+    finds: Finds
+    what: str | None = None
+    missed_tokens: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a row was read: file, 1-based line, and the byte span of the row in that file."""
@@ -59,8 +79,9 @@ class Call:
 
     `started_at` is `None` only in usage tables that hold no times. `clock` is "relative" when the times count
     from an unknown day (a CSV with mm:ss), so that no dated rule or price may be chosen by them. `key` is the call's
-    identity in a store, `None` where it is in none. `facts` is what a client's transcript tells beside the usage where
-    it holds no body, plain JSON values under these names, each of them optional:
+    identity in a store, `None` where it is in none. `label` is read from the response where a reader sets none. `facts`
+    is what a client's transcript tells beside the usage where it holds no body, plain JSON values under these names,
+    each of them optional:
 
         client    the program that wrote the transcript, with its version
         project   the folder that it worked in
@@ -98,6 +119,7 @@ class Call:
     clock: Literal["utc", "relative"] = "utc"
     place: Place | None = None
     key: bytes | None = field(default=None, compare=False)
+    label: Label | None = field(default=None, compare=False)
 
     @property
     def failed(self) -> bool:
@@ -156,7 +178,7 @@ class Prompt:
     automatic lifetime of a top-level marker (the provider places it), or `None`
     params    parameters that may enter the cache's key, by name, as canonical JSON text
     scope     who may share entries: provider, host and key fingerprint
-    dialect   format of the body: "messages", "chat" or "responses" (see `traces.wire.dialects`)
+    dialect   format of the body: "messages", "chat", "responses" or "gemini" (see `traces.wire.dialects`)
     """
 
     provider: str

@@ -14,9 +14,7 @@ from itertools import islice
 from localmodel.rules.plan import Bill, Lookup, Plan, Points, Updates, alive, point_at, readable, refreshed
 from localmodel.rules.types import Breakpoint, Entry, EntryKey, Rules, writes_reported
 from traces.schema import Level, Prompt, Ttl
-
-HANDLE = "cached_content"
-"""Block kind of a reference to content that was cached by a request of its own."""
+from traces.wire.gemini import HANDLE
 
 
 def class_of(prompt: Prompt, rules: Rules) -> Ttl:

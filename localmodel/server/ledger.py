@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from threading import Lock
 
-from localmodel.rules.step import step
+from localmodel.rules.step import plan_of, send, step
 from localmodel.rules.types import CacheState, Entry, EntryKey, Outcome
 from localmodel.server.clock import Clock
 from localmodel.server.errors import BadRequest
@@ -74,9 +74,9 @@ class Ledger:
             sent = Sent(self._number, thread, prompt, outcome, at)
             memory.add(sent)
             self._state = after
-            planned = counts(outcome, prompt.total, outcome.read_tokens)
+            planned = counts(outcome, prompt.total, outcome.read_tokens, self.rules.base.provider)
             ticket = Ticket(self._number, ident, api, who, prompt, outcome, verdict, sent, planned, at)
-            ticket.written = _unsettled(prompt, outcome, after)
+            ticket.written = _unsettled(prompt, outcome, before, at)
             self._tickets.append(ticket)
             self._sweep(at)
             return ticket
@@ -86,7 +86,7 @@ class Ledger:
         with self._lock:
             now = self._now()
             ticket.first_token_at = ticket.sent.first_token_at = now
-            ticket.counts = counts(ticket.outcome, ticket.prompt.total, reused_tokens)
+            ticket.counts = counts(ticket.outcome, ticket.prompt.total, reused_tokens, self.rules.base.provider)
             self._rewrite(ticket, lambda entry: Entry(entry.ttl, entry.ttl_s, entry.written_at, entry.used_at,
                                                       min(entry.readable_at, now)))  # fmt: skip
 
@@ -154,10 +154,10 @@ class Ledger:
         self._state = CacheState(entries)
 
 
-def _unsettled(prompt: Prompt, outcome: Outcome, state: CacheState) -> tuple[EntryKey, ...]:
-    """Keys at this call's breakpoints whose entry nobody can read yet."""
-    keys = [(prompt.chain[one.index], outcome.salts[prompt.blocks[one.index].level]) for one in outcome.breakpoints]
-    return tuple(key for key in keys if (entry := state.entries.get(key)) is not None and entry.readable_at == NEVER)
+def _unsettled(prompt: Prompt, outcome: Outcome, before: CacheState, at: datetime) -> tuple[EntryKey, ...]:
+    """Keys of the entries that this call leaves and nobody can read yet."""
+    _, updates = send(before.entries.get, plan_of(prompt, outcome.rules), at, NEVER)
+    return tuple(key for key, entry in updates if entry.readable_at == NEVER)
 
 
 def _sole(entry: Entry, ticket: Ticket) -> bool:

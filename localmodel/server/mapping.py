@@ -112,6 +112,8 @@ def tool_choice(choice: Any, parallel: Any) -> JsonObject | None:
 def finished(body: JsonObject, made: JsonObject, form: Any, effort: Any) -> JsonObject:
     """The mapped body with the parameters both dialects have, and the breakpoint that is placed for the client."""
     made["model"] = body.get("model")
+    # In a Messages body "high" is the default and so equals none; in these dialects it does not.
+    effort = "openai_high" if effort == "high" else effort
     output = {name: value for name, value in (("effort", effort), ("format", form)) if value is not None}
     if output:
         made["output_config"] = output

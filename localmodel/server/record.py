@@ -11,6 +11,7 @@ from typing import BinaryIO
 from localmodel.server.errors import BadSettings
 from localmodel.server.ledger import Ticket, stamp
 from localmodel.server.render import HOST, PROVIDER, Rendered
+from localmodel.server.usage import Counts
 from traces.canonical import dump
 from traces.errors import MalformedRow
 from traces.schema import SCHEMA, JsonObject
@@ -40,7 +41,7 @@ class Recorder:
             "trace": session[0],
             "agent": session[1],
             "kind": "prewarm" if sent.get("max_tokens") == 0 else "main",
-            "provider": PROVIDER if ticket.api == "messages" else "openai",
+            "provider": PROVIDER if ticket.api == "messages" else _provider(ticket.counts),
             "api": ticket.api,
             "host": HOST,
             "key_fp": ticket.who.space,
@@ -61,6 +62,11 @@ class Recorder:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _provider(counts: Counts) -> str:
+    """Whose rules an OpenAI dialect was served by; none but this server's where those were of another API."""
+    return "cachewright" if counts.provider == PROVIDER else counts.provider
 
 
 def _private(name: str, flags: int) -> int:

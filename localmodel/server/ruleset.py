@@ -12,12 +12,15 @@ from typing import Any
 from localmodel.rules.errors import RulesError
 from localmodel.rules.known import RULES
 from localmodel.rules.load import Ruleset, load
-from localmodel.rules.models import normalise
+from localmodel.rules.models import matches, normalise
 from localmodel.rules.types import Rules, RuleValue
 from localmodel.server.errors import BadSettings
 
 SHORT = {"ttl.5m": "ttl_seconds_5m", "ttl.1h": "ttl_seconds_1h", "lookback.positions": "lookback_positions"}
 """Names of `--set` for rule ids; every rule id is a name too."""
+
+_AUTOMATIC = {"ttl_seconds_5m": "ttl_max_seconds_short", "ttl_seconds_1h": "ttl_max_seconds_long"}
+"""What those are called in rulesets whose lifetimes are a range: the longest one counts."""
 
 SOURCE = "--set"
 
@@ -58,6 +61,9 @@ def _value(text: str) -> Any:
 
 def _with(base: Ruleset, rule: str, value: Any) -> Ruleset:
     """`base` with one value that holds for every model, platform and day."""
+    rule = rule if rule in base.ranked else _AUTOMATIC.get(rule, rule)
+    if rule not in base.ranked:
+        raise BadSettings(f"--set {rule}: the rules of {base.provider} have no such value")
     row = RuleValue(rule, value, "assumed", datetime.now(UTC).date(), SOURCE)
     digest = sha256(f"{base.digest} {rule} {value!r}".encode()).hexdigest()
     ranked = {**base.ranked, rule: (row, *base.ranked[rule])}
@@ -76,6 +82,7 @@ class ServedRules:
         self.base = base
         rows = [row for rows in base.ranked.values() for row in rows]
         self._named = {model for row in rows for model in row.models}
+        self._patterns = sorted((name for name in self._named if name.endswith("*")), key=len, reverse=True)
         self._day: date | None = None
 
     def at(self, model: str, platform: str, moment: datetime | None) -> Rules:
@@ -84,4 +91,7 @@ class ServedRules:
             # A server that runs for months must not keep each day's answers either.
             self._day, self.base = moment.date(), replace(self.base, _cache={})
         name = normalise(model)
-        return self.base.at(name if name in self._named else "", platform, moment)
+        if name not in self._named:
+            # One answer for all models that a pattern means: the pattern is a model's name to itself.
+            name = next((pattern for pattern in self._patterns if matches(name, pattern)), "")
+        return self.base.at(name, platform, moment)

@@ -122,7 +122,8 @@ def _likeness(prompt: Prompt, earlier: Prompt) -> int:
 
 def judge(prompt: Prompt, outcome: Outcome, before: CacheState, memory: Memory, thread: str, at: datetime) -> Verdict:
     """The verdict on a call that `step` answered with `outcome` from the entries `before`."""
-    if not outcome.read_tokens and not outcome.write_tokens:
+    idle = not outcome.read_tokens and not outcome.write_tokens
+    if idle and (outcome.reports_writes or outcome.engaged != "yes"):
         return Verdict("not_engaged", "unknown" if outcome.engaged == "yes" else outcome.engaged)
     found: list[tuple[int, str, str | None]] = []
     floor = outcome.read_tokens
@@ -182,6 +183,9 @@ def _key_difference(prompt: Prompt, writer: Prompt) -> str | None:
 
 
 def _reach(prompt: Prompt, outcome: Outcome, boundary: int) -> str | None:
+    if outcome.style != "markers":
+        # Every beginning is looked at, but for ends of messages that lie too far back.
+        return "beyond_lookback" if outcome.style == "message_ends" else None
     later = [point.index for point in outcome.breakpoints if point.index >= boundary]
     if not later:
         return "no_breakpoint"
@@ -215,7 +219,7 @@ def _gone(old: Prompt, new: Prompt, index: int, last: int) -> int:
 
 def _messages(prompt: Prompt) -> int:
     last = prompt.paths[-1] if prompt.paths else ""
-    return int(last.split("/")[2]) if last.startswith(("/messages/", "/input/")) else -1
+    return int(last.split("/")[2]) if last.startswith(("/messages/", "/input/", "/contents/")) else -1
 
 
 def _living(previous: Sent, before: CacheState, at: datetime) -> bool:
@@ -230,7 +234,7 @@ def _uncovered(
 ) -> None:  # fmt: skip
     """Tokens that an earlier call sent in the same place but left no entry for."""
     longest = memory.longest_sent(prompt)
-    if longest is None:
+    if longest is None or outcome.style not in ("markers", "message_ends"):
         return
     block, sender = longest
     tokens = prompt.ends[block]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from traces.schema import JsonObject, Ttl
-from traces.wire import anthropic, chat, openai, responses
+from traces.wire import anthropic, chat, gemini, openai, responses
 from traces.wire.anthropic import Part
 
 
@@ -75,7 +75,19 @@ RESPONSES = Dialect(
     parameters=responses.parameters,
     parameter_paths=responses.PARAMETER_PATHS,
 )
-BY_NAME: Mapping[str, Dialect] = {each.name: each for each in (MESSAGES, CHAT, RESPONSES)}
+GEMINI = Dialect(
+    name="gemini",
+    head_key=gemini.head_key,
+    head_parts=gemini.head_parts,
+    items=gemini.contents,
+    item_parts=gemini.content_parts,
+    stem=lambda item, index: f"/contents/{index}",
+    strip_marks=lambda value: (value, None),
+    automatic=lambda body: None,
+    parameters=gemini.parameters,
+    parameter_paths={"model": "/model"},
+)
+BY_NAME: Mapping[str, Dialect] = {each.name: each for each in (MESSAGES, CHAT, RESPONSES, GEMINI)}
 
 
 def dialect_of(body: JsonObject, provider: str, api: str | None) -> Dialect | None:
@@ -89,4 +101,4 @@ def dialect_of(body: JsonObject, provider: str, api: str | None) -> Dialect | No
         return CHAT
     if isinstance(body.get("input"), str | list) and api in (None, "responses"):
         return RESPONSES if responses.shows_prompt(body) else None
-    return None
+    return GEMINI if gemini.is_request(body) and api in (None, "gemini") else None
