@@ -4,15 +4,17 @@ Usage and times rule causes out and leave others open; they cannot show a change
 where idle time suffices and `possible` otherwise, and it never claims avoidable money.
 """
 
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections import defaultdict
 from itertools import islice
 
 from auditor.context import seconds
 from auditor.history import REACH
 from auditor.lifetimes import tier_changed
-from auditor.records import Audited, Cause, Diagnosis, Finding
+from auditor.records import Audited, Cause, Diagnosis, Finding, Verdict
+from auditor.threads import Thread, before_of, continued, endpoint, latest_use, total_of, writer_of
+from auditor.transcript import MARGIN_S, Told, compacted, refined
 from localmodel.rules.types import Rules
+from traces.facts import facts_of
 
 # Providers without a write class round their hits down to a unit; a shortfall below this is not called a loss.
 ROUNDING_TOKENS = 1024
@@ -37,102 +39,54 @@ _UNMARKED: tuple[Cause, ...] = (
 )
 
 
-@dataclass(slots=True)
-class Thread:
-    """Earlier calls of one thread, and the regularities that later ones are held against.
-
-    All is kept up to date call by call: looking through the calls again at each one would cost their square.
-
-    left     calls with a start that left a prefix readable, or may have
-    ends     calls by the tokens of the prefix that they left
-    smallest the smallest full input
-    growths  how often the input grew by how many tokens from call to call
-    usual_growth  the growth that was seen most often, if it was seen twice
-    extra    the first growth beyond the usual one at a complete miss: the call, and the tokens beyond
-    floor    a read below every full input, in tokens
-    """
-
-    calls: list[Audited] = field(default_factory=list)
-    left: list[Audited] = field(default_factory=list)
-    ends: dict[int | None, list[Audited]] = field(default_factory=dict)
-    smallest: int = 0
-    growths: Counter[int] = field(default_factory=Counter)
-    usual_growth: int | None = None
-    extra: tuple[Audited, int] | None = None
-    floor: int | None = None
-
-    def add(self, audited: Audited) -> None:
-        """Count a call among the earlier ones."""
-        end, total = endpoint(audited), _total(audited)
-        self.smallest = min(self.smallest, total) if self.calls else total
-        self.calls.append(audited)
-        self.ends.setdefault(end, []).append(audited)
-        if end != 0 and audited.call.started_at is not None:
-            self.left.append(audited)
-
-    def grew(self, tokens: int) -> None:
-        """Count a growth of the input; of growths seen equally often, the one that reached that first is usual."""
-        self.growths[tokens] += 1
-        if self.growths[tokens] > max(1, self.growths[self.usual_growth or 0]):
-            self.usual_growth = tokens
-
-
-def _total(call: Audited) -> int:
-    return call.call.usage.input_tokens or 0
-
-
-def endpoint(call: Audited) -> int | None:
-    """Tokens up to the last boundary that the call left readable: read + write, or its input where writes are free."""
-    usage = call.call.usage
-    if usage.read_tokens is None:
-        return None
-    if usage.write_tokens is None:
-        return usage.input_tokens
-    return usage.read_tokens + usage.write_tokens
-
-
 class UsageOnly:
     """Diagnoses calls without bodies in time order; one instance per trace set."""
 
     def __init__(self) -> None:
         self._threads: dict[tuple[str, ...], Thread] = {}
         self._latest: dict[tuple[str, ...], Audited] = {}
+        self._known: dict[str, tuple[Audited, Thread]] = {}
 
     def take(self, audited: Audited, rules: Rules | None) -> None:
         """Set the verdict and diagnosis of one call and remember it; `rules` are `None` where none are known for it."""
-        call = audited.call
-        key = (call.trace, call.agent, call.provider, call.host or "", call.model or "")
-        thread, latest = self._threads.setdefault(key, Thread()), self._latest.get(key[:-1])
-        usage = call.usage
+        call, usage = audited.call, audited.call.usage
+        facts = facts_of(call)
+        key = (call.trace, call.agent, call.provider, call.host or "", facts.get("speed") or "", call.model or "")
+        found = continued(audited, self._known) if "previous" in facts else None
+        thread = found.thread if found and found.thread else self._threads.setdefault(key, Thread())
         if usage.read_tokens is None or usage.input_tokens is None:
             audited.verdict = "unknown"
             missing = "usage" if usage.input_tokens is None else "cached tokens"
             audited.note = f"{missing} not reported: neither a hit nor a miss"
         elif not call.failed:
-            self._judge(audited, thread, rules)
-            if not thread.calls and audited.diagnosis is None and latest is not None:
+            before = found.before if found else before_of(audited, thread)
+            self._judge(audited, before, thread, rules, found.told if found else Told())
+            latest = found.latest if found else None if thread.calls else self._latest.get(key[:-1])
+            if before is None and audited.diagnosis is None and latest is not None:
                 _other_model(audited, latest, rules)
         if usage.input_tokens is not None and not call.failed:
             thread.add(audited)
             self._latest[key[:-1]] = audited
+            if "previous" in facts:
+                self._known[call.id] = (audited, thread)
 
-    def _judge(self, audited: Audited, thread: Thread, rules: Rules | None) -> None:
+    def _judge(self, audited: Audited, before: Audited | None, thread: Thread, rules: Rules | None, what: Told) -> None:
         read, write = audited.call.usage.read_tokens or 0, audited.call.usage.write_tokens
-        before = _before(audited, thread)
         audited.previous = before.index if before else None
         lost = 0 if before is None else _lost(audited, before, read)
+        summary = None if before is None else compacted(audited, before, what)
         if before is not None and lost is None and read == 0:
             why = f"0 read, and what {_row(before)} left cached is not known; bodies were not recorded"
             audited.verdict, audited.diagnosis = "miss", Diagnosis(Finding("unknown", "possible", [why]))
+        elif summary is not None:
+            audited.diagnosis = summary
         elif before is not None and lost:
-            audited.verdict = "partial_miss" if read else "miss"
-            audited.diagnosis = self._diagnose(audited, before, thread, rules, lost)
-        elif read:
-            audited.verdict = "hit"
-        else:
-            audited.verdict = "not_engaged" if write == 0 else "cold_write"
+            by_numbers = self._diagnose(audited, before, thread, rules, lost)
+            audited.diagnosis = refined(by_numbers, audited, before, what)
+        if audited.verdict != "miss":
+            audited.verdict = _verdict(audited.diagnosis, read, write)
         if before is not None:
-            growth = _total(audited) - _total(before)
+            growth = total_of(audited) - total_of(before)
             if growth > 0:
                 thread.grew(growth)
 
@@ -141,34 +95,39 @@ class UsageOnly:
         gap = None if audited.call.started_at is None else (audited.at - before.at).total_seconds()
         if rules is None:
             return _without_rules(before, gap, lost)
-        ttl, tier = _lifetime(before, rules)
+        user = latest_use(before, thread, audited)
+        if user is not before and gap is not None:
+            gap = (audited.at - user.at).total_seconds()
+        ttl, tier = _lifetime(writer_of(user, thread), rules)
         evidence: list[str] = []
         if gap is not None and gap >= ttl:
-            diagnosis = _expiry(audited, before, gap, ttl, tier, lost, rules)
-            earlier = islice((c for c in reversed(thread.calls) if c.at < before.at), REACH)
-            shortened = tier_changed(earlier, before, gap, rules.ttl_s["1h"])
+            diagnosis = _expiry(audited, user, gap, ttl, tier, lost, rules)
+            earlier = islice((c for c in reversed(thread.calls) if c.at < user.at), REACH)
+            shortened = tier_changed(earlier, user, gap, rules.ttl_s["1h"])
             diagnosis.also += [] if shortened is None else [shortened]
             return diagnosis
-        ruled_out = _not_expired(gap, before, ttl)
+        ruled_out = _not_expired(gap, user, ttl)
         self._growth(audited, before, thread, evidence, read)
         candidates = _EVERYTHING
         if read:
             candidates = self._boundary(audited, before, thread, evidence, read, ruled_out)
         else:
             evidence.insert(0, "0 read: the change lies in front of the first boundary, or the entries were gone")
-        cut = (endpoint(before) or 0) - _total(audited)
+        cut = (endpoint(before) or 0) - total_of(audited)
         if cut > 0:
             candidates = (*candidates, "compaction")
             evidence.append(
                 f"input shrank by {cut:,}: history was cut, cleared or summarised, which moves what follows"
             )
         evidence.append("bodies were not recorded, so the change itself cannot be shown")
+        if gap is not None and not ruled_out:
+            candidates = ("ttl_expired", *candidates)
         also = [Finding(cause, "possible", ["the numbers allow it"]) for cause in candidates]
         primary = Finding("unknown", "possible", evidence, lost)
         return Diagnosis(primary, also, ruled_out, reference=before.index)
 
     def _growth(self, audited: Audited, before: Audited, thread: Thread, evidence: list[str], read: int) -> None:
-        usual, growth = thread.usual_growth, _total(audited) - _total(before)
+        usual, growth = thread.usual_growth, total_of(audited) - total_of(before)
         if usual is None or growth <= usual or read:
             return
         extra = growth - usual
@@ -224,7 +183,7 @@ class UsageOnly:
         if again or thread.extra is None or usual is None:
             return
         call, extra = thread.extra
-        implied = _total(thread.calls[0]) - usual
+        implied = total_of(thread.calls[0]) - usual
         if read - extra == implied:
             evidence.append(
                 f"that is {extra:,} above the {implied:,} that the rows before {_row(call)} imply; whether the "
@@ -254,7 +213,7 @@ def _read_again(audited: Audited, readers: list[Audited]) -> None:
 
 def _other_model(audited: Audited, latest: Audited, rules: Rules | None) -> None:
     """Mark the first call of a conversation under another model: entries belong to one model."""
-    end, total, read = endpoint(latest), _total(audited), audited.call.usage.read_tokens
+    end, total, read = endpoint(latest), total_of(audited), audited.call.usage.read_tokens
     if read or not end or not audited.call.model or not latest.call.model or total < CONTINUES * end:
         return
     evidence = [
@@ -266,17 +225,12 @@ def _other_model(audited: Audited, latest: Audited, rules: Rules | None) -> None
     audited.verdict, audited.diagnosis = "miss", Diagnosis(finding, reference=latest.index)
 
 
-def _before(audited: Audited, thread: Thread) -> Audited | None:
-    """The latest call of the thread that had ended when this one started (a sibling in flight is no predecessor).
-
-    Calls that left nothing cached (side questions, refused prefixes) are passed over.
-    """
-    if audited.call.started_at is None:
-        return None
-    for call in reversed(thread.left):
-        if (call.call.ended_at or call.at) <= audited.at and call.at < audited.at:
-            return call
-    return None
+def _verdict(diagnosis: Diagnosis | None, read: int, write: int | None) -> Verdict:
+    if diagnosis is not None and diagnosis.lost_tokens:
+        return "partial_miss" if read else "miss"
+    if read:
+        return "hit"
+    return "not_engaged" if write == 0 else "cold_write"
 
 
 def _lost(audited: Audited, before: Audited, read: int) -> int | None:
@@ -284,9 +238,9 @@ def _lost(audited: Audited, before: Audited, read: int) -> int | None:
     end = endpoint(before)
     if end is None:
         return None
-    if _total(audited) < CONTINUES * end:
+    if total_of(audited) < CONTINUES * end:
         return 0
-    lost = min(end, _total(audited)) - read
+    lost = min(end, total_of(audited)) - read
     tolerated = ROUNDING_TOKENS if audited.call.usage.write_tokens is None else 0
     return lost if lost > tolerated else 0
 
@@ -320,7 +274,8 @@ def _expiry(audited: Audited, before: Audited, gap: float, ttl: int, tier: str, 
 
 
 def _not_expired(gap: float | None, before: Audited, ttl: int) -> list[Finding]:
-    if gap is None:
+    doubt = MARGIN_S if facts_of(before.call).get("times") == "rows" else 0
+    if gap is None or gap + doubt >= ttl:
         return []
     why = f"only {seconds(gap)} after the start of {_row(before)}, lifetime {ttl} s: expiry alone is ruled out"
     return [Finding("ttl_expired", "ruled_out", [why])]

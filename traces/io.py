@@ -72,8 +72,24 @@ def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
         raise UnreadableInput(f"{flat(path)}: {(error.strerror or 'cannot be read').lower()}") from None
     if source.damage:
         report(Rejected(Place(source.name, report.line + 1), source.damage))
-    if not report.calls:
+    if not report.calls and (report.first or not report.imported):  # a session may have asked nothing yet
         raise UnreadableInput(_nothing(source, report))
+
+
+def distinct(calls: Iterable[Call]) -> Iterator[Call]:
+    """Calls without the copies of responses that several transcripts hold (forks, resumes, snapshots), the first stays.
+
+    Only calls of other tools' files, whose ids are those of responses; 100 bytes are kept of each.
+    """
+    seen: set[tuple[object, ...]] = set()
+    for call in calls:
+        if call.facts is not None:
+            usage = call.usage
+            key = (call.id, usage.input_tokens, usage.read_tokens, usage.write_tokens)
+            if key in seen:
+                continue
+            seen.add(key)
+        yield call
 
 
 def read_request(place: Place) -> JsonObject:
@@ -135,6 +151,7 @@ class _Report:
     def __init__(self, on_reject: OnReject | None) -> None:
         self.on_reject = on_reject
         self.calls = self.line = 0
+        self.imported = False
         self.first: Rejected | None = None
 
     def __call__(self, rejected: Rejected) -> None:
@@ -155,6 +172,7 @@ def _calls(source: Source, report: _Report) -> Iterator[Call]:
         head = file.read(_HEAD)
         importer = None if _is_native(head) else importer_of(head)
         if importer is not None:
+            report.imported = True
             yield from _imported(importer.read, source, report)
             return
         parse_row, header = _format(head, source, report)
@@ -184,19 +202,20 @@ def _is_call(row: JsonObject) -> bool:
 
 
 def _imported(read: Callable[..., Iterator[Call]], source: Source, report: _Report) -> Iterator[Call]:
-    """Calls of another tool's file, under the user's name for it where a copy is read."""
-    if f"{source.path}" == source.name:
-        yield from read(source.path, on_reject=report)
-        return
+    """Calls of another tool's file, under the user's name for it where a copy is read. All of them have facts."""
+    copied = f"{source.path}" != source.name
 
     def named(place: Place) -> Place:
-        return replace(place, file=source.name)
+        return replace(place, file=source.name) if copied else place
 
     def on_reject(rejected: Rejected) -> None:
         report(replace(rejected, place=named(rejected.place)))
 
-    for call in read(source.path, on_reject=on_reject):
-        yield call if call.place is None else replace(call, place=named(call.place))
+    for call in read(source.path, on_reject=on_reject if copied else report):
+        if call.facts is None or copied:
+            place = None if call.place is None else named(call.place)
+            call = replace(call, place=place, facts=call.facts if call.facts is not None else {})
+        yield call
 
 
 def _format(head: bytes, source: Source, report: _Report) -> tuple[_Parse, int]:

@@ -61,7 +61,6 @@ def test_1_findings_beyond_the_limit_asked_for(cachewright: Run, option: str, li
     [
         (["audit", "--jsno"], "'--json'"),
         (["audit", "--what-if", "some"], "'none', 'all'"),
-        (["audit", "--no-store"], "--no-store needs a PATH"),
         (["audti"], "Did you mean 'audit'?"),
         (["lint"], "Missing argument"),
         (["diff", "one"], "Missing argument"),

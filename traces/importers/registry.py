@@ -1,6 +1,6 @@
 """Other tools' files: the formats that are read beside the native one, in the order in which they are asked.
 
-One module a format, `traces/importers/NAME.py`, listed in `IMPORTERS`. Each has three public names, or four where its
+One module a format, `traces/importers/NAME.py`, named in `NAMES`. Each has three public names, or four where its
 files hold bodies:
 
     NAME: str
@@ -28,42 +28,30 @@ id), since copies of one response in several files (forks, resumes, snapshots) a
 `ended_at` when the response was complete. `facts` holds what a transcript tells beside the usage (`traces.schema`).
 """
 
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from traces.importers import (
-    claude_code,
-    claude_tap,
-    claude_trace,
-    copilot,
-    gemini_cli,
-    har,
-    langfuse,
-    litellm,
-    mini_swe_agent,
-    mitmproxy,
-    mooncake,
-    opencode,
-    opencode_db,
-    otel,
-    pi,
-    request_log,
-    responses,
+NAMES = (
+    *("claude_code", "codex", "pi", "copilot", "opencode", "opencode_db", "gemini_cli", "mini_swe_agent"),
+    *("claude_trace", "claude_tap", "har", "mitmproxy", "request_log"),
+    *("litellm", "langfuse", "otel", "mooncake", "responses"),
 )
-
-IMPORTERS: tuple[ModuleType, ...] = (
-    *(claude_code, pi, copilot, opencode, opencode_db, gemini_cli, mini_swe_agent),
-    *(claude_trace, claude_tap, har, mitmproxy, request_log),
-    *(litellm, langfuse, otel, mooncake, responses),
-)
+"""Modules in the order in which they are asked; each is loaded when it is."""
 
 ENDINGS = (".json", ".db", ".har", ".mitm", ".flow", ".flows", ".sse")
 """Endings of importers' files beside the native `*.jsonl`."""
 
 
+def importers() -> Iterator[ModuleType]:
+    """All formats in their order."""
+    return (import_module(f"traces.importers.{name}") for name in NAMES)
+
+
 def importer_of(head: bytes) -> ModuleType | None:
     """The first importer that knows a file by its first bytes."""
-    return next((module for module in IMPORTERS if module.sniff(head)), None)
+    return next((module for module in importers() if module.sniff(head)), None)
 
 
 def importer_for(path: Path, size: int = 2**16) -> ModuleType | None:

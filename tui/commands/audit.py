@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from localmodel.rules.load import Ruleset
 from traces.errors import TraceError
 from traces.schema import Call, JsonObject
 from tui.cli import ExitCode, fail, warn
-from tui.commands.options import LIMIT
+from tui.commands.options import LIMIT, Moment
 
 if TYPE_CHECKING:  # loaded where they are used, so that `--help` stays quick
     from auditor.money import Money
@@ -42,6 +43,10 @@ SEARCH_BUDGET = 60_000
     "--what-if", type=click.Choice(["none", "all"]), default="all", show_default=True, help="Replay the fixes too."
 )
 @click.option("--no-store", is_flag=True, help="Leave the store alone.")
+@click.option("--since", type=Moment(), metavar="DATE", help="Report calls from that moment on only.")
+@click.option("--until", type=Moment(), metavar="DATE", help="Report calls before that moment only.")
+@click.option("--model", metavar="TEXT", help="Report calls only of models with this text in their name.")
+@click.option("--project", metavar="TEXT", help="Report calls only of clients that worked in a folder with this text.")
 @click.option("--fail-under-hit-ratio", type=LIMIT, metavar="RATIO", help="Exit 1 if less was read than this share.")
 @click.option("--fail-on-avoidable", type=LIMIT, metavar="USD", help="Exit 1 if more than this was avoidable.")
 def command(
@@ -52,22 +57,31 @@ def command(
     prices: Path | None,
     what_if: str,
     no_store: bool,
+    since: datetime | None,
+    until: datetime | None,
+    model: str | None,
+    project: str | None,
     fail_under_hit_ratio: float | None,
     fail_on_avoidable: float | None,
 ) -> None:
     """Say for each call of recorded traces whether the cache worked, why not, and what it cost.
 
-    PATH is a native trace (JSON Lines), a usage table (CSV) or a folder of them; - is standard input. Calls are kept in
-    the store, so that `audit --db FILE` without PATH audits all that was recorded.
+    PATH is a native trace (JSON Lines), a usage table (CSV), a file of another tool, or a folder of them; - is standard
+    input. Calls are kept in the store, so that `audit --db FILE` without PATH audits all that was recorded. Without
+    either, the sessions that known tools keep in their own folders are audited where they are.
     """
     from auditor.money import Money
     from auditor.pricing import open_prices
+    from auditor.selection import Selection, selected
     from auditor.totals import totals
     from localmodel.rules.load import load
 
+    title = ", ".join(map(str, paths)) or str(db or "sessions of this machine")
     try:
         ruleset, price_list = load(rules), open_prices(prices)
-        result = _audited(paths, db, no_store, ruleset)
+        if not paths and db is None:
+            paths, no_store = _found(as_json), True
+        result = selected(_audited(paths, db, no_store, ruleset), Selection(since, until, model, project))
     except (TraceError, RulesError, AuditError) as error:
         fail(str(error), ExitCode.UNREADABLE)
     if not result.calls:
@@ -75,7 +89,7 @@ def command(
     money = Money(result.calls, price_list)
     rows = _what_if(result, money) if what_if == "all" else []
     sums = totals(result.calls, money)
-    _print(result, sums, rows, money, as_json, ", ".join(map(str, paths)) or str(db or "store"))
+    _print(result, sums, rows, money, as_json, title)
     ratio, saving = sums.whole.hit_ratio, rows[-1].saving_usd if rows else None
     if fail_under_hit_ratio is not None and (ratio is None or ratio < fail_under_hit_ratio):
         fail(f"hit ratio {ratio} is under {fail_under_hit_ratio}", ExitCode.FINDINGS)
@@ -83,12 +97,26 @@ def command(
         fail(f"avoidable {saving} USD is over {fail_on_avoidable}", ExitCode.FINDINGS)
 
 
+def _found(as_json: bool) -> tuple[Path, ...]:
+    """Files of the sessions on this machine; ends the process with the places looked at where there are none."""
+    from tui.commands.discovery import looked_for, sessions, words
+
+    folders, files = looked_for(), []
+    for place, found in sessions(folders):
+        warn(f"{place}: {len(found):,} files")
+        files += found
+    if not files:
+        for line in words(folders):
+            click.echo(line, err=as_json)
+        sys.exit(ExitCode.DONE)
+    return tuple(files)
+
+
 def _audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, ruleset: Ruleset) -> Audit:
     """Read, store and audit. The store failing is a warning: the audit goes on without it."""
     from auditor.store import Store, default_path
+    from traces import io
 
-    if no_store and not paths:
-        raise click.UsageError("--no-store needs a PATH to audit")
     with contextlib.ExitStack() as stack:
         store = None
         if not no_store:
@@ -100,9 +128,9 @@ def _audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, ruleset: 
                 warn(f"not stored: {error}")
         if not paths:
             assert store is not None
-            calls = store.calls()
+            calls = io.distinct(store.calls())
         else:
-            calls = _read(paths)
+            calls = io.distinct(_read(paths))
             if store is not None:
                 calls = store.through(calls, stack.enter_context(_unstored()))
         with _progress() as bar:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from traces.errors import UnreadableInput
-from traces.importers.registry import IMPORTERS
+from traces.importers.registry import importers
 from traces.io import Rejected, read_request
 from traces.schema import JsonObject
 
@@ -30,7 +30,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=5,
 )
-MODULES = {module.NAME: module for module in IMPORTERS}
+MODULES = {module.NAME: module for module in importers()}
 ANTHROPIC = {"input_tokens": 3, "cache_read_input_tokens": 40, "cache_creation_input_tokens": 7, "output_tokens": 5}
 BODY = {"model": "claude-x", "messages": [{"role": "user", "content": "é"}]}
 REPLY = {"id": "msg", "type": "message", "model": "claude-x", "usage": ANTHROPIC}
@@ -245,14 +245,14 @@ def test_cut_and_flipped_bytes_raise_nothing(name: str, data: st.DataObject, tmp
     path.write_bytes(flipped)
     calls, _ = check(name, path)
     assert calls <= 3
-    for module in IMPORTERS:
+    for module in importers():
         module.sniff(bytes(flipped)[: 2**16])
 
 
 @FAST
 @given(data=st.data())
 def test_damaged_flow_files_raise_nothing(data: st.DataObject, tmp_path: Path) -> None:
-    source = Path(__file__).parents[1] / "unit" / "traces" / "importers" / "data" / "flows.mitm"
+    source = Path(__file__).parents[1] / "unit" / "importers" / "data" / "flows.mitm"
     flipped = bytearray(source.read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
         flipped[data.draw(st.integers(0, len(flipped) - 1))] = data.draw(st.integers(0, 255))

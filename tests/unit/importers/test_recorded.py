@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from traces import io
-from traces.importers.registry import IMPORTERS
+from traces.importers.registry import importers
 from traces.lines import Rejected
 from traces.schema import Call, JsonObject
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 RECORDED = ROOT / "traces" / "recorded"
 
 
@@ -168,13 +168,13 @@ def test_bodies_can_be_read_again_from_their_place(name: str) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_exactly_one_format_knows_a_file_also_by_its_first_lines_alone(name: str) -> None:
     head = find(name).read_bytes()[: 2**16]
-    assert [module.NAME for module in IMPORTERS if module.sniff(head)] == [FILES[name][0]]
+    assert [module.NAME for module in importers() if module.sniff(head)] == [FILES[name][0]]
 
 
 @pytest.mark.parametrize("name", ["fourteen/calls.jsonl", "fourteen/usage.csv"])
 def test_no_format_knows_native_files(name: str) -> None:
     head = (RECORDED / name).read_bytes()[: 2**16]
-    assert [module.NAME for module in IMPORTERS if module.sniff(head)] == []
+    assert [module.NAME for module in importers() if module.sniff(head)] == []
 
 
 def test_no_format_knows_documents_that_are_none_of_its_own() -> None:
@@ -182,7 +182,7 @@ def test_no_format_knows_documents_that_are_none_of_its_own() -> None:
     for document in documents:
         for indent in (None, 2):
             head = json.dumps(document, indent=indent).encode()
-            assert [module.NAME for module in IMPORTERS if module.sniff(head)] == [], document
+            assert [module.NAME for module in importers() if module.sniff(head)] == [], document
 
 
 def test_redacted_ids_separate_no_calls_and_join_none() -> None:

@@ -1,0 +1,50 @@
+"""Which calls of an audit are reported: chosen after the audit, so that earlier calls still explain later ones."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from auditor.audit import Audit
+from auditor.records import Audited
+from traces.facts import facts_of
+from traces.schema import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Calls from `since` on and before `until`, of a model and of a project; what is `None` selects all.
+
+    `model` is a part of the model's name, `project` a part of the path of the folder that the client worked in. Calls
+    without the fact that is asked for are left out.
+    """
+
+    since: datetime | None = None
+    until: datetime | None = None
+    model: str | None = None
+    project: str | None = None
+
+    def takes(self, call: Call) -> bool:
+        """Whether a call is reported."""
+        if self.since is not None or self.until is not None:
+            at = call.started_at
+            if at is None or (self.since and at < self.since) or (self.until and at >= self.until):
+                return False
+        project = facts_of(call).get("project") or ""
+        return (self.model or "") in (call.model or "") and (self.project or "") in project
+
+
+def selected(audit: Audit, selection: Selection) -> Audit:
+    """The audit with the selected calls only; a reference to a call that is left out is dropped, its evidence stays."""
+    if selection == Selection():
+        return audit
+    kept = [audited for audited in audit.calls if selection.takes(audited.call)]
+    places = {audited.index: place for place, audited in enumerate(kept)}
+    calls = [_moved(audited, places) for audited in kept]
+    return Audit(audit.ruleset, calls, audit.warnings)
+
+
+def _moved(audited: Audited, places: dict[int, int]) -> Audited:
+    previous = None if audited.previous is None else places.get(audited.previous)
+    diagnosis = audited.diagnosis
+    if diagnosis is not None and diagnosis.reference is not None:
+        diagnosis = replace(diagnosis, reference=places.get(diagnosis.reference))
+    return replace(audited, index=places[audited.index], previous=previous, diagnosis=diagnosis)
