@@ -79,12 +79,13 @@ def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
 def distinct(calls: Iterable[Call]) -> Iterator[Call]:
     """Calls without the copies of responses that several transcripts hold (forks, resumes, snapshots), the first stays.
 
-    Only calls of other tools' files, whose ids are those of responses; 100 bytes are kept of each.
+    Only calls of other tools' files, whose ids are those of responses; 100 bytes are kept of each. A call of unknown
+    usage may have no response and then is called by its row, as others in files of the same name are: it stays.
     """
     seen: set[tuple[object, ...]] = set()
     for call in calls:
-        if call.facts is not None:
-            usage = call.usage
+        usage = call.usage
+        if call.facts is not None and usage.input_tokens is not None:
             key = (call.id, usage.input_tokens, usage.read_tokens, usage.write_tokens)
             if key in seen:
                 continue

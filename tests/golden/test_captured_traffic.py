@@ -63,7 +63,7 @@ def stream(response: Json) -> str:
     """The response as events: the start with what is known then, the end with the output."""
     usage = response["usage"]
     start = response | {"usage": usage | {"output_tokens": 1}, "content": []}
-    found = [{"type": "message_start", "message": start}, {"type": "ping"}]
+    found: list[Json] = [{"type": "message_start", "message": start}, {"type": "ping"}]
     found += [{"type": "message_delta", "delta": {}, "usage": {"output_tokens": usage["output_tokens"]}}]
     return "".join(f"event: {event['type']}\r\ndata: {json.dumps(event)}\r\n\r\n" for event in found)
 
