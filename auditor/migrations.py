@@ -62,7 +62,13 @@ def m0003_facts(db: "Database") -> None:
     db.execute("ALTER TABLE calls ADD COLUMN facts BLOB")
 
 
-STEPS: tuple[Callable[["Database"], None], ...] = (m0001_calls, m0002_outcomes, m0003_facts)
+def m0004_sessions(db: "Database") -> None:
+    """What was found in sessions of other tools, so that only changed ones are read again (`auditor.sessions`)."""
+    # A cache: rows may be deleted at any time. `stamp` tells versions of the files and of the rules apart.
+    db.execute("CREATE TABLE sessions (name TEXT PRIMARY KEY, stamp BLOB NOT NULL, digest BLOB NOT NULL) WITHOUT ROWID")
+
+
+STEPS: tuple[Callable[["Database"], None], ...] = (m0001_calls, m0002_outcomes, m0003_facts, m0004_sessions)
 VERSION = len(STEPS)
 
 

@@ -9,7 +9,7 @@ A `Store` belongs to the thread that opened it.
 import sqlite3
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -232,6 +232,19 @@ class Store:
                 with undamaged(f"the outcome of {key.hex()}"):
                     outcome = outcome_of(row)
             yield outcome
+
+    def sessions(self) -> dict[str, tuple[bytes, bytes]]:
+        """Return stamp and digest of each session that was read before, by its name (`auditor.sessions`)."""
+        with _explained(self.path):
+            rows = self._conn.execute("SELECT name, stamp, digest FROM sessions")
+            return {name: (stamp, digest) for name, stamp, digest in rows}
+
+    def save_sessions(self, digests: Mapping[str, tuple[bytes, bytes]], gone: Iterable[str] = ()) -> None:
+        """Keep stamp and digest of sessions that were read, and forget those that are gone."""
+        with self._writing():
+            rows = ((sql_text(name), *each) for name, each in digests.items())
+            self._conn.executemany("INSERT OR REPLACE INTO sessions VALUES (?, ?, ?)", rows)
+            self._conn.executemany("DELETE FROM sessions WHERE name = ?", ((sql_text(name),) for name in gone))
 
     def counts(self) -> Counts:
         """Count the rows."""

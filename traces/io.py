@@ -88,11 +88,12 @@ def distinct(calls: Iterable[Call], seen: set[object] | None = None) -> Iterator
 def is_copy(call: Call, seen: set[object]) -> bool:
     """Whether a call is the copy of one that `seen` remembers, which takes it in: 100 bytes each.
 
-    Only calls of other tools' files, whose ids are those of responses, have copies.
+    Only calls of other tools' files, whose ids are those of responses, have copies. A call of unknown usage may have no
+    response and then is called by its row, as others in files of the same name are: it is no copy.
     """
-    if call.facts is None:
-        return False
     usage = call.usage
+    if call.facts is None or usage.input_tokens is None:
+        return False
     key = (call.id, usage.input_tokens, usage.read_tokens, usage.write_tokens)
     known = key in seen
     seen.add(key)

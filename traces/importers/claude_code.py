@@ -76,6 +76,8 @@ def sniff(head: bytes) -> bool:
 
 def _is_ours(row: JsonObject) -> bool:
     kind = row.get("type")
+    if not isinstance(kind, str):
+        return False
     if kind == "summary":
         return "leafUuid" in row
     if kind == "file-history-snapshot":
@@ -182,7 +184,7 @@ class _Transcript:
             response.bill is None or weight(message.usage) >= weight(response.bill)
         ):
             response.bill = message.usage
-        self._remember(row, Link(response.chain, response.id, row.timestamp))
+        self._remember(row, Link(response.chain, response.id, None))
 
     def _response_of(self, row: Row, message: Message, link: Link, place: Place) -> Response:
         """The response that a row belongs to, a new one where none waits under its id."""
@@ -200,7 +202,7 @@ class _Transcript:
         if row.version and chain.version and row.version != chain.version:
             chain.since.append(f"{CLIENT} {chain.version} → {row.version}")
         chain.version = row.version or chain.version
-        chain.since, chain.latest, chain.time = [], name, row.timestamp
+        chain.since, chain.latest, chain.time = [], name, None
         self._pending[name] = made
         return made
 
@@ -208,7 +210,7 @@ class _Transcript:
         """A message that the client made itself: no call; it stands where a turn was broken off or resumed."""
         link = self._parent(row)
         _note(link.chain, SYNTHETIC)
-        self._remember(row, Link(link.chain, link.response, row.timestamp))
+        self._remember(row, Link(link.chain, link.response, None))
 
     def _embedded(self, row: Row, inner: Inner, place: Place) -> None:
         """A sub-agent's message inside a progress row: a row of that agent's chain."""

@@ -14,7 +14,7 @@ CLIENT_NAME = "claude_code"
 
 
 class Link(Struct):
-    """Where a row stands: its chain, the response that stands before or at it, and its time."""
+    """Where a row stands: its chain, the response that stands before or at it, and its time where it is no response."""
 
     chain: "Chain"
     response: str | None
@@ -22,7 +22,10 @@ class Link(Struct):
 
 
 class Chain(Struct):
-    """A conversation: the main one or a sub-agent's. `since` collects what happened after its latest response."""
+    """A conversation: the main one or a sub-agent's. `since` collects what happened after its latest response.
+
+    `time` is that of its latest row, where that is no response.
+    """
 
     name: str
     latest: str | None = None

@@ -139,7 +139,7 @@ def converted(value: JsonObject) -> Row | None:
     """The row in decoded JSON (text that only the standard library reads), `None` where a field is of another type."""
     try:
         return msgspec.convert(value, Row)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeEncodeError):
         return None
 
 

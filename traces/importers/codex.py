@@ -86,7 +86,10 @@ def sniff(head: bytes) -> bool:
     """Whether rows of a rollout stand in the head of a file."""
     if head.startswith(b'{"timestamp":') and b'"type":"session_meta"' in head[:200]:
         return True  # also where the first row, which holds the system prompt, is longer than the head
-    return any(row.get("type") in _ROW_TYPES and isinstance(row.get("payload"), dict) for row in objects(head))
+    return any(
+        isinstance(row.get("type"), str) and row["type"] in _ROW_TYPES and isinstance(row.get("payload"), dict)
+        for row in objects(head)
+    )
 
 
 def read(path: Path, *, on_reject: OnReject | None) -> Iterator[Call]:
@@ -148,7 +151,7 @@ class _Rollout:
             return None
         try:
             return msgspec.convert(value, Row)  # text that only the standard library reads
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, UnicodeEncodeError):
             if not isinstance(value, dict) or b"token" in line:
                 self.reject(place, wrong)
             return None

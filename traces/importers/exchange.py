@@ -4,10 +4,10 @@ The body is kept as sent. Of headers and URL only the host, the betas and a fing
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from traces.canonical import digest, dump
 from traces.errors import MalformedRow
@@ -16,6 +16,8 @@ from traces.importers.endpoints import Endpoint, betas_of, endpoint, fingerprint
 from traces.importers.fields import text
 from traces.schema import Call, JsonObject, Kind, Place, Usage
 from traces.wire.usage import of_response
+
+T = TypeVar("T")
 
 _SESSION_HEADERS = ("x-claude-code-session-id", "session-id", "session_id", "x-session-id", "thread-id")
 _SESSION_IN_USER = re.compile(r"session(?:_id)?[\"':_ ]+([0-9a-fA-F-]{36})")
@@ -134,6 +136,15 @@ def _session(sent: Exchange) -> str | None:
 
 def _after(start: datetime | None, time: datetime | None) -> datetime | None:
     return None if start is None or time is None or time < start else time
+
+
+def readable(body: Callable[[], T], what: str, said: list[str]) -> T | None:
+    """A body, or `None` where it cannot be unpacked: `said` then says so. The call is kept, it was made and billed."""
+    try:
+        return body()
+    except MalformedRow as error:
+        said.append(f"{what} {error}")
+        return None
 
 
 def object_or_none(value: object, name: str) -> JsonObject | None:

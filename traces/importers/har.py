@@ -10,11 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from traces import rows
-from traces.errors import MalformedRow
 from traces.importers import bodies
 from traces.importers.documents import shapes
 from traces.importers.endpoints import flat_headers
-from traces.importers.exchange import Attempts, Exchange, call_of, object_or_none, status_of
+from traces.importers.exchange import Attempts, Exchange, call_of, object_or_none, readable, status_of
 from traces.importers.fields import moment, obj
 from traces.importers.reading import Item, calls, json_parts, reject
 from traces.lines import OnReject
@@ -45,7 +44,9 @@ def _call(stem: str, attempts: Attempts, on_reject: OnReject | None, item: Item)
         return
     entry, sent, back = item.row, obj(item.row, "request"), obj(item.row, "response")
     started = moment(entry.get("startedDateTime"), "startedDateTime")
-    reply, trouble = _reply(back)
+    said: list[str] = []
+    body = readable(partial(_body, sent), "request", said)
+    reply = readable(partial(_reply, back), "response", said)
     found = call_of(
         Exchange(
             place=item.place,
@@ -54,7 +55,7 @@ def _call(stem: str, attempts: Attempts, on_reject: OnReject | None, item: Item)
             method=f"{sent.get('method')}",
             url=f"{sent.get('url')}",
             headers=flat_headers(sent.get("headers")),
-            body=_body(sent),
+            body=body,
             started=started,
             first=_later(started, entry, "blocked", "dns", "connect", "send", "wait"),
             ended=_later(started, entry),
@@ -65,8 +66,8 @@ def _call(stem: str, attempts: Attempts, on_reject: OnReject | None, item: Item)
     )
     if found is None:
         return
-    if trouble:
-        reject(on_reject, item.place, f"{item.name}response {trouble}; its usage is unknown", kept=True)
+    for trouble in said:
+        reject(on_reject, item.place, f"{item.name}{trouble}", kept=True)
     yield attempts.numbered(found)
 
 
@@ -81,17 +82,13 @@ def _body(sent: JsonObject) -> JsonObject | None:
     return object_or_none(raw, "postData.text")
 
 
-def _reply(back: JsonObject) -> tuple[str | None, str | None]:
-    """The response as text, and what was wrong with it."""
+def _reply(back: JsonObject) -> str | None:
     content = obj(back, "content")
     raw = content.get("text")
     if not isinstance(raw, str) or content.get("encoding") != "base64":
-        return (raw if isinstance(raw, str) else None), None
-    try:
-        coding = flat_headers(back.get("headers")).get("content-encoding", "")
-        return bodies.unpacked(bodies.from_base64(raw), coding), None
-    except MalformedRow as error:
-        return None, f"{error}"
+        return raw if isinstance(raw, str) else None
+    coding = flat_headers(back.get("headers")).get("content-encoding", "")
+    return bodies.unpacked(bodies.from_base64(raw), coding)
 
 
 def _later(started: datetime | None, entry: JsonObject, *phases: str) -> datetime | None:

@@ -36,6 +36,7 @@ _READ = (
     "cached_tokens",
 )
 _WRITE = ("cache_creation_input_tokens", "input_cache_creation", "cache_write_input_tokens")
+_REASONING = ("output_reasoning_tokens", "output_reasoning", "reasoning_tokens")
 _SPLIT = ("cache_creation_ephemeral_5m_input_tokens", "cache_creation_ephemeral_1h_input_tokens")
 _INPUT = ("input", "input_tokens", "prompt_tokens", "promptTokens")
 _OUTPUT = ("output", "output_tokens", "completion_tokens", "completionTokens")
@@ -153,20 +154,31 @@ def usage_of(details: JsonObject) -> Usage:
     write = _one(details, _WRITE)
     if write is None and any(part is not None for part in split):
         write = sum(part or 0 for part in split)
-    whole = _whole(rest, read, write, output, count(details.get("total"), "usageDetails.total"))
+    reasoning = _one(details, _REASONING) or 0
+    total = count(details.get("total"), "usageDetails.total")
+    # Reasoning is a part of the output, unless the total shows that it stands beside it.
+    whole = _by_total(rest, read, write, output or 0, total)
+    if whole is None and reasoning:
+        whole = _by_total(rest, read, write, (output or 0) + reasoning, total)
+        output = output if whole is None else (output or 0) + reasoning
+    whole = _by_parts(rest, read, write) if whole is None else whole
     short, long = split if None not in split and sum(part or 0 for part in split) == write else (None, None)
     return checked(Usage(whole, read, write, short, long, output))
 
 
-def _whole(rest: int | None, read: int | None, write: int | None, output: int | None, total: int | None) -> int | None:
-    """The whole input by what adds up to the total; without one, by whether the parts fit into the input."""
-    if rest is None or (read is None and write is None):
-        return rest
+def _by_total(rest: int | None, read: int | None, write: int | None, output: int, total: int | None) -> int | None:
+    """The whole input that adds up to the total with the output, `None` where none does."""
+    if rest is None or total is None:
+        return None
     parts = (read or 0) + (write or 0)
-    for candidate in (rest, rest + parts, rest + (read or 0)):  # the last: LiteLLM's callback
-        if total is not None and candidate + (output or 0) == total and candidate >= parts:
-            return candidate
-    return rest + parts if parts > rest or not parts else None
+    candidates = (rest, rest + parts, rest + (read or 0))  # the last: LiteLLM's callback
+    return next((whole for whole in candidates if whole >= parts and whole + output == total), None)
+
+
+def _by_parts(rest: int | None, read: int | None, write: int | None) -> int | None:
+    """An input that is smaller than its parts leaves them out; where they would fit into it, nothing tells."""
+    parts = (read or 0) + (write or 0)
+    return rest if rest is None or not parts else rest + parts if parts > rest else None
 
 
 def _one(details: JsonObject, names: tuple[str, ...]) -> int | None:

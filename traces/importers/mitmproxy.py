@@ -5,13 +5,14 @@ A flow that was streamed through without a callable holds no reply body: its usa
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from traces.errors import MalformedRow
 from traces.importers import bodies, tnetstrings
 from traces.importers.endpoints import flat_headers
-from traces.importers.exchange import Attempts, Exchange, call_of, status_of
+from traces.importers.exchange import Attempts, Exchange, call_of, readable, status_of
 from traces.importers.fields import moment, obj
 from traces.importers.reading import reject
 from traces.lines import LINE_LIMIT, OnReject
@@ -39,13 +40,13 @@ def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
                     reject(on_reject, place, f"the flow has {length} bytes, more than {LINE_LIMIT}; skipped unread")
                     continue
                 try:
-                    call, trouble = _call(path.stem, place, tnetstrings.loads(raw))
+                    call, said = _call(path.stem, place, tnetstrings.loads(raw))
                 except MalformedRow as error:
                     reject(on_reject, place, f"{error}")
                     continue
                 if call is not None:
-                    if trouble:
-                        reject(on_reject, place, f"response {trouble}; its usage is unknown", kept=True)
+                    for trouble in said:
+                        reject(on_reject, place, trouble, kept=True)
                     yield attempts.numbered(call)
         except MalformedRow as error:
             place = Place(f"{path}", number + 1, file.tell(), 0)
@@ -58,15 +59,17 @@ def request(span: bytes) -> JsonObject | None:
     return _body(obj(flow, "request")) if isinstance(flow, dict) else None
 
 
-def _call(stem: str, place: Place, flow: Any) -> tuple[Call | None, str | None]:
-    """The call of one flow, and what was wrong with its reply."""
+def _call(stem: str, place: Place, flow: Any) -> tuple[Call | None, list[str]]:
+    """The call of one flow, and what of it could not be read."""
     if not isinstance(flow, dict):
         raise MalformedRow("want a flow, got another value")
     sent, back = obj(flow, "request"), obj(flow, "response")
     if not sent:
-        return None, None
+        return None, []
     headers = flat_headers(_decoded(sent.get("headers")))
-    reply, trouble = _reply(back)
+    said: list[str] = []
+    body = readable(partial(_body, sent), "request", said)
+    reply = readable(partial(_reply, back), "response", said)
     host = _text(sent.get("authority")) or headers.get("host") or _text(sent.get("host"))
     found = call_of(
         Exchange(
@@ -76,7 +79,7 @@ def _call(stem: str, place: Place, flow: Any) -> tuple[Call | None, str | None]:
             method=_text(sent.get("method")),
             url=f"https://{host}{_text(sent.get('path'))}",
             headers=headers,
-            body=_body(sent),
+            body=body,
             started=moment(sent.get("timestamp_start"), "request.timestamp_start"),
             first=moment(back.get("timestamp_start"), "response.timestamp_start"),
             ended=moment(back.get("timestamp_end"), "response.timestamp_end"),
@@ -84,7 +87,7 @@ def _call(stem: str, place: Place, flow: Any) -> tuple[Call | None, str | None]:
             reply=reply,
         )
     )
-    return found, trouble
+    return found, said
 
 
 def _body(sent: JsonObject) -> JsonObject | None:
@@ -92,14 +95,9 @@ def _body(sent: JsonObject) -> JsonObject | None:
     return bodies.json_object(bodies.unpacked(raw, _coding(sent))) if isinstance(raw, bytes) else None
 
 
-def _reply(back: JsonObject) -> tuple[str | None, str | None]:
+def _reply(back: JsonObject) -> str | None:
     raw = back.get("content")
-    if not isinstance(raw, bytes):
-        return None, None
-    try:
-        return bodies.unpacked(raw, _coding(back)), None
-    except MalformedRow as error:
-        return None, f"{error}"
+    return bodies.unpacked(raw, _coding(back)) if isinstance(raw, bytes) else None
 
 
 def _coding(message: JsonObject) -> str:

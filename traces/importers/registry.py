@@ -1,6 +1,6 @@
 """Other tools' files: the formats that are read beside the native one, in the order in which they are asked.
 
-One module a format, `traces/importers/NAME.py`, listed in `IMPORTERS`. Each has three public names, or four where its
+One module a format, `traces/importers/NAME.py`, named in `NAMES`. Each has three public names, or four where its
 files hold bodies:
 
     NAME: str
@@ -28,26 +28,25 @@ id), since copies of one response in several files (forks, resumes, snapshots) a
 `ended_at` when the response was complete. `facts` holds what a transcript tells beside the usage (`traces.schema`).
 """
 
-from functools import cache
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-# Names, so that no format is loaded before a file that is not native asks for one.
-IMPORTERS = (
+NAMES = (
     *("claude_code", "codex", "pi", "copilot", "opencode", "opencode_db", "gemini_cli", "mini_swe_agent"),
     *("claude_trace", "claude_tap", "har", "mitmproxy", "request_log"),
     *("litellm", "langfuse", "otel", "mooncake", "responses"),
 )
+"""Modules in the order in which they are asked; each is loaded when it is."""
 
 ENDINGS = (".json", ".db", ".har", ".mitm", ".flow", ".flows", ".sse")
 """Endings of importers' files beside the native `*.jsonl`."""
 
 
-@cache
-def importers() -> tuple[ModuleType, ...]:
-    """All formats, in the order in which they are asked."""
-    return tuple(import_module(f"traces.importers.{name}") for name in IMPORTERS)
+def importers() -> Iterator[ModuleType]:
+    """All formats in their order."""
+    return (import_module(f"traces.importers.{name}") for name in NAMES)
 
 
 def importer_of(head: bytes) -> ModuleType | None:

@@ -252,7 +252,7 @@ def test_cut_and_flipped_bytes_raise_nothing(name: str, data: st.DataObject, tmp
 @FAST
 @given(data=st.data())
 def test_damaged_flow_files_raise_nothing(data: st.DataObject, tmp_path: Path) -> None:
-    source = Path(__file__).parents[1] / "unit" / "traces" / "importers" / "data" / "flows.mitm"
+    source = Path(__file__).parents[1] / "unit" / "importers" / "data" / "flows.mitm"
     flipped = bytearray(source.read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
         flipped[data.draw(st.integers(0, len(flipped) - 1))] = data.draw(st.integers(0, 255))

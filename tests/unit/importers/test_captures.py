@@ -176,11 +176,16 @@ def test_a_packed_reply_that_was_cut_keeps_the_usage_in_front_of_the_cut(tmp_pat
     assert call.usage == WHOLE and rejected == []
 
 
-def test_a_coding_that_is_not_known_costs_the_usage_and_is_said(tmp_path: Path) -> None:
+def test_a_coding_that_is_not_known_costs_what_it_packs_and_no_call(tmp_path: Path) -> None:
     zstd = base64.b64encode(b"\x28\xb5\x2f\xfd\x00\x01\x02").decode()
-    (call,), (said,) = read(tmp_path / "a.har", har(entry(zstd, "base64")), lines=False)
-    assert call.request == BODY and call.usage == Usage()
-    assert said.kept and "log.entries[0]: response body is packed with zstd" in f"{said}"
+    other = entry(SSE)
+    other["request"]["postData"] = {"text": zstd, "encoding": "base64"}
+    (first, second), said = read(tmp_path / "a.har", har(entry(zstd, "base64"), other), lines=False)
+    assert first.request == BODY and first.usage == Usage()
+    assert second.request is None and second.usage == WHOLE
+    assert [row.kept for row in said] == [True, True]
+    assert "log.entries[0]: response body is packed with zstd; record it unpacked" in f"{said[0]}"
+    assert "log.entries[1]: request body is packed with zstd" in f"{said[1]}"
 
 
 def test_a_damaged_entry_costs_itself_alone(tmp_path: Path) -> None:

@@ -133,6 +133,14 @@ def test_langfuse_counts_innermost_generations_once(tmp_path: Path) -> None:
             Usage(50, 40, 7, output_tokens=1),
         ),
         ({"input": 3, "cache_read_input_tokens": 40}, Usage(43, 40)),
+        (
+            {"input": 90, "input_cached_tokens": 10, "output": 3, "output_reasoning_tokens": 5, "total": 108},
+            Usage(100, 10, output_tokens=8),
+        ),
+        (
+            {"input": 100, "input_cached_tokens": 10, "output": 8, "output_reasoning_tokens": 5, "total": 108},
+            Usage(100, 10, output_tokens=8),
+        ),
         ({"input": 100, "cache_read_input_tokens": 40}, Usage(None, 40)),
         ({"input": 100, "input_cached_tokens": 0, "total": 7}, Usage(100, 0)),
         ({"input": 100, "output": 5}, Usage(100, output_tokens=5)),

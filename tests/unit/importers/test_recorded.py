@@ -13,7 +13,7 @@ from traces.importers.registry import importers
 from traces.lines import Rejected
 from traces.schema import Call, JsonObject
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 RECORDED = ROOT / "traces" / "recorded"
 
 
@@ -210,3 +210,11 @@ def test_responses_on_one_websocket_are_calls_of_their_own_with_their_own_reques
     assert second.request and second.request["previous_response_id"] == first.id == "resp_prefetch"
     assert [call.usage.input_tokens for call in (first, second, third)] == [10, 20, 30]
     assert second.started_at and third.started_at and second.started_at < third.started_at
+
+
+def test_every_recorded_file_beside_the_checkout_is_known_by_exactly_one_format(shared: Path) -> None:
+    for path in sorted((shared / "traces").rglob("*.json*")):
+        if "fourteen" not in path.parts:
+            head = path.read_bytes()[: 2**16]
+            known = [module.NAME for module in importers() if module.sniff(head)]
+            assert len(known) == 1, (path, known)
