@@ -27,7 +27,9 @@ def gather(
         except MalformedRow as error:
             prompt = None
             warnings.append(f"{call.place or call.id}: {error}; the call is judged by its usage alone")
-        gathered.append((replace(call, request=None, response=None, tokens=None), prompt))
+        if call.request is not None or call.response is not None or call.tokens is not None:
+            call = replace(call, request=None, response=None, tokens=None)
+        gathered.append((call, prompt))
         if progress is not None and len(gathered) % EVERY == 0:
             progress("reading", len(gathered), None)
     return gathered

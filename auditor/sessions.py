@@ -142,13 +142,14 @@ def _audited(files: list[str], ruleset: Ruleset) -> Digest:
     remarks: list[str] = []
 
     def on_reject(row: io.Rejected) -> None:
-        remarks.append(f"{row}{' (may still be written)' if row.pending else ''}")
+        remarks.append(row.told)
 
     def calls() -> Iterator[Call]:
-        for file in files:
+        for path in map(Path, files):
             try:
-                if importer_for(Path(file)) is not None:
-                    yield from io.read(Path(file), on_reject=on_reject)
+                importer = importer_for(path)
+                if importer is not None:
+                    yield from io.read_as(importer.read, path, on_reject=on_reject)
             except (TraceError, OSError) as error:
                 remarks.append(f"{error}")
 
