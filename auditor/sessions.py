@@ -18,7 +18,6 @@ from auditor.audit import audit
 from auditor.digests import FORMAT, Digest, decode, digest_of, encode
 from auditor.gather import no_cycles
 from localmodel.rules.load import Ruleset
-from traces import io
 from traces.errors import TraceError
 from traces.importers.registry import importer_for
 from traces.schema import Call
@@ -52,14 +51,13 @@ class Read:
     bodies: bool
 
 
-def sessions_of(files: Iterable[Path], basis: bytes) -> list[Session]:
+def sessions_of(files: Iterable[str], basis: bytes) -> list[Session]:
     """Sessions by name. `basis` is what else a digest depends on (rules); files that vanish meanwhile are left out."""
     found: dict[str, Session] = {}
     marks: dict[str, list[str]] = {}
-    for file in files:
-        path = f"{file}"
+    for path in files:
         try:
-            status = os.stat(path)  # noqa: PTH116 -- eight thousand of them: a path object each would double the time
+            status = os.stat(path)  # noqa: PTH116 -- thousands of them: a path object each would double the time
         except OSError:
             continue
         name = _name(path)
@@ -139,6 +137,8 @@ def _portion(sessions: list[list[str]], ruleset: Ruleset) -> list[bytes]:
 
 def _audited(files: list[str], ruleset: Ruleset) -> Digest:
     """Read and audit files as one trace set; what cannot be read is a remark."""
+    from traces import io  # what reading needs is not loaded where nothing changed
+
     remarks: list[str] = []
 
     def on_reject(row: io.Rejected) -> None:

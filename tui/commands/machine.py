@@ -24,15 +24,15 @@ from traces.places import Place, places
 from tui.cli import ExitCode, warn
 
 
-def found(*, quiet: bool) -> list[Path]:
+def found(*, quiet: bool) -> list[str]:
     """Files below the folders of known tools, as this process's environment moves them.
 
     Ends the process where there are none, after saying where it looked: on stdout, or with `quiet` on stderr.
     """
-    looked, files = places(os.environ, Path.home()), list[Path]()
+    looked, files = places(os.environ, Path.home()), list[str]()
     for place in looked:
         if place.folder.is_dir():
-            here = sorted(below(place.folder))
+            here = below(place.folder)
             warn(f"{place}: {len(here):,} files")
             files += here
     if not files:
@@ -42,12 +42,12 @@ def found(*, quiet: bool) -> list[Path]:
     return files
 
 
-def known(files: list[Path]) -> tuple[Path, ...]:
+def known(files: list[str]) -> tuple[Path, ...]:
     """Those of the files that an importer knows: others lie in the same folders and are no sessions."""
-    return tuple(file for file in files if _importer(file))
+    return tuple(file for file in map(Path, files) if _importer(file))
 
 
-def digested(files: list[Path], ruleset: Ruleset, *, keep: bool) -> list[Digest] | None:
+def digested(files: list[str], ruleset: Ruleset, *, keep: bool) -> list[Digest] | None:
     """Digests of all sessions; `None` where some hold bodies, of which a digest keeps too little.
 
     With `keep` the store gives those of sessions that did not change, and takes the others.
