@@ -6,11 +6,15 @@ resumed ones) are audited together, whether they changed or not.
 """
 
 import os
+import sys
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from multiprocessing import get_context
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import TypeAlias
 
@@ -67,7 +71,7 @@ def sessions_of(files: Iterable[str], basis: bytes) -> list[Session]:
             marks[name] = []
         session.files.append(path)
         session.size += status.st_size
-        marks[name].append(f"{path}\0{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}")
+        marks[name].append(f"{path}\0{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}{_pending(path)}")
     for name, session in found.items():
         session.files.sort()
         text = "\n".join(sorted(marks[name])).encode("utf-8", "surrogateescape")
@@ -97,6 +101,17 @@ def read(sessions: list[Session], kept: Kept, ruleset: Ruleset, workers: int | N
     return Read(fresh, ordered, any(digest.bodies for digest in ordered))
 
 
+def _pending(path: str) -> str:
+    """The mark of the write-ahead file of an SQLite database, where changes stand before the file itself changes."""
+    if not path.endswith(".db"):
+        return ""
+    try:
+        status = Path(f"{path}-wal").stat()
+    except OSError:
+        return ""
+    return f"\0{status.st_size}\0{status.st_mtime_ns}"
+
+
 def _name(path: str) -> str:
     """The session of a file: sub-agents' files stand in a folder that has the name of the session's own file."""
     head, mark, _ = path.partition("/subagents/")
@@ -112,10 +127,16 @@ def _digested(changed: list[Session], ruleset: Ruleset, workers: int | None) -> 
                 yield one, encode(_audited(one.files, ruleset))
         return
     portions = _portions(changed, count * CHUNKS)
-    with ProcessPoolExecutor(count) as pool:
+    with ProcessPoolExecutor(count, mp_context=_context()) as pool:
         results = pool.map(_portion, ([one.files for one in each] for each in portions), [ruleset] * len(portions))
         for portion, made in zip(portions, results, strict=True):
             yield from zip(portion, made, strict=True)
+
+
+def _context() -> BaseContext:
+    """How processes are started: forked where that is quick and safe, which beside other threads it is not."""
+    alone = sys.platform == "linux" and threading.active_count() == 1
+    return get_context("fork" if alone else "spawn")
 
 
 def _portions(sessions: list[Session], count: int) -> list[list[Session]]:

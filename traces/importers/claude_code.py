@@ -171,8 +171,11 @@ class _Transcript:
 
     def _assistant(self, row: Row, place: Place) -> None:
         message = row.message
-        if message is None or (message.id is None and (message.usage is UNSET or row.uuid is None)):
+        if message is None or (message.id is None and message.usage is UNSET):
             self.reject(place, "malformed message: neither an id nor usage")
+            return
+        if message.id is None and row.uuid is None:
+            self.reject(place, "no message id and no uuid: a copy of a response and no row of a session, not counted")
             return
         if _is_synthetic(row, message):
             self._synthetic(row)

@@ -91,7 +91,8 @@ def command(
         fail(str(error), ExitCode.UNREADABLE)
     sums, rows = shown.sums, shown.rows
     if not sums.whole.calls and not sums.failed_calls:
-        fail("no calls to audit", ExitCode.UNREADABLE)
+        left = "" if chosen == Selection() else " that --since, --until, --model and --project leave"
+        fail(f"no calls to audit{left}", ExitCode.UNREADABLE)
     _print(shown, as_json, title)
     ratio, saving = sums.whole.hit_ratio, rows[-1].saving_usd if rows else None
     if fail_under_hit_ratio is not None and (ratio is None or ratio < fail_under_hit_ratio):
