@@ -9,10 +9,10 @@ SESSIONS := 2000
 REPEAT := 3
 
 .DEFAULT_GOAL := help
-.PHONY: help audit test check bench golden docs seed clean
+.PHONY: help audit test check bench bench-import golden docs seed clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 audit: $(VENV)/.base ## audit the bundled trace of 14 calls
 	@$(BIN)/cachewright audit traces/recorded/fourteen/calls.jsonl
@@ -29,6 +29,9 @@ check: $(VENV)/.dev ## lint, format, types, import contracts, architecture
 
 bench: $(VENV)/.dev ## calls/s and MiB of a large audit; make bench SESSIONS=60 REPEAT=1 for a small one
 	@$(BIN)/python tests/bench/bench.py --sessions $(SESSIONS) --repeat $(REPEAT)
+
+bench-import: $(VENV)/.dev ## audit 2,000 sessions of another tool, side by side with ccusage and cachemiss where these are on PATH
+	@$(BIN)/python -m tests.bench.imports --sessions $(SESSIONS) --repeat $(REPEAT)
 
 golden: $(VENV)/.dev ## write the golden files anew; read them in the diff
 	@$(BIN)/python -m pytest tests/golden --golden-update

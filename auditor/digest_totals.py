@@ -4,6 +4,7 @@ A price is a factor of tokens, so calls that one price row prices alike are adde
 decimals come out the same, to the digit.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
@@ -28,8 +29,8 @@ class _Prices:
     def __init__(self, prices: PriceList) -> None:
         self._list = prices
         self._single: dict[tuple[str, str], PriceRow | None] = {}
-        self._flat: dict[tuple[object, ...], PriceRow] = {}
-        self._whole: dict[int, PriceRow] = {}
+        self._bounds: dict[int, tuple[PriceRow, list[int]]] = {}
+        self._flat: dict[tuple[int, int], PriceRow] = {}
 
     def row(self, seen: Seen) -> PriceRow | None:
         """The prices of one call, `None` where its model has none."""
@@ -39,7 +40,7 @@ class _Prices:
         row = self._single[key] if key in self._single else self._dated(key, seen)
         if row is None:
             return None
-        return self._whole.get(id(row)) or self._tier(row, seen.input or 0)
+        return self._tier(row, seen.input or 0)
 
     def _dated(self, key: tuple[str, str], seen: Seen) -> PriceRow | None:
         history = self._list.history(*key)
@@ -50,16 +51,22 @@ class _Prices:
         return self._list.rate(*key, None if seen.at is None else datetime.fromtimestamp(seen.at, UTC))
 
     def _tier(self, row: PriceRow, length: int) -> PriceRow:
-        prices = tuple(at(price, length) for price in (row.input, row.read, row.write_5m, row.write_1h, row.output))
-        flat = all(price is None or isinstance(price, Decimal) for price in (row.input, row.read, row.write_5m))
-        if flat and all(price is None or isinstance(price, Decimal) for price in (row.write_1h, row.output)):
-            self._whole[id(row)] = row
+        known = self._bounds.get(id(row))
+        if known is None:
+            prices = (row.input, row.read, row.write_5m, row.write_1h, row.output)
+            tiers = [price for price in prices if price is not None and not isinstance(price, Decimal)]
+            known = self._bounds[id(row)] = row, sorted({above for price in tiers for above, _ in price if above})
+        bounds = known[1]
+        if not bounds:
             return row
-        key = (id(row), *prices)
-        if key not in self._flat:
-            base, read, short, long, output = prices
-            self._flat[key] = replace(row, input=base, read=read, write_5m=short, write_1h=long, output=output)
-        return self._flat[key]
+        key = (id(row), bisect_left(bounds, length))
+        flat = self._flat.get(key)
+        if flat is None:
+            base, read, output = at(row.input, length), at(row.read, length), at(row.output, length)
+            short, long = at(row.write_5m, length), at(row.write_1h, length)
+            flat = replace(row, input=base, read=read, write_5m=short, write_1h=long, output=output)
+            self._flat[key] = flat
+        return flat
 
 
 def totals_of(calls: Iterable[Seen], prices: PriceList) -> Totals:

@@ -30,8 +30,10 @@ def gather(calls: Iterable[Call], warn: Callable[[str], None], interner: Interne
         except MalformedRow as error:
             prompt = None
             warn(f"{call.place or call.id}: {error}; the call is judged by its usage alone")
-        label = call.label or label_of(call.request, call.response)
-        yield replace(call, request=None, response=None, tokens=None, label=label), prompt
+        if call.request is not None or call.response is not None or call.tokens is not None:
+            label = call.label or label_of(call.request, call.response)
+            call = replace(call, request=None, response=None, tokens=None, label=label)
+        yield call, prompt
 
 
 @contextmanager

@@ -24,12 +24,17 @@ class Selection:
 
     def takes(self, call: Call) -> bool:
         """Whether a call is reported."""
+        at = None if call.started_at is None else call.started_at.timestamp()
+        return self.covers(at, call.model, facts_of(call).get("project"))
+
+    def covers(self, at: float | None, model: str | None, project: str | None) -> bool:
+        """Whether a call is reported that started `at` seconds since 1970."""
         if self.since is not None or self.until is not None:
-            at = call.started_at
-            if at is None or (self.since and at < self.since) or (self.until and at >= self.until):
+            if at is None or (self.since is not None and at < self.since.timestamp()):
                 return False
-        project = facts_of(call).get("project") or ""
-        return (self.model or "") in (call.model or "") and (self.project or "") in project
+            if self.until is not None and at >= self.until.timestamp():
+                return False
+        return (self.model or "") in (model or "") and (self.project or "") in (project or "")
 
 
 def selected(audit: Audit, selection: Selection) -> Audit:

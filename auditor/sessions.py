@@ -6,19 +6,22 @@ resumed ones) are audited together, whether they changed or not.
 """
 
 import os
+import sys
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from multiprocessing import get_context
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import TypeAlias
 
 from auditor.audit import audit
 from auditor.digests import FORMAT, Digest, decode, digest_of, encode
 from auditor.gather import no_cycles
-from localmodel.rules.load import Ruleset
-from traces import io
+from localmodel.rules.book import Rulebook
 from traces.errors import TraceError
 from traces.importers.registry import importer_for
 from traces.schema import Call
@@ -52,14 +55,13 @@ class Read:
     bodies: bool
 
 
-def sessions_of(files: Iterable[Path], basis: bytes) -> list[Session]:
+def sessions_of(files: Iterable[str], basis: bytes) -> list[Session]:
     """Sessions by name. `basis` is what else a digest depends on (rules); files that vanish meanwhile are left out."""
     found: dict[str, Session] = {}
     marks: dict[str, list[str]] = {}
-    for file in files:
-        path = f"{file}"
+    for path in files:
         try:
-            status = os.stat(path)  # noqa: PTH116 -- eight thousand of them: a path object each would double the time
+            status = os.stat(path)  # noqa: PTH116 -- thousands of them: a path object each would double the time
         except OSError:
             continue
         name = _name(path)
@@ -69,7 +71,7 @@ def sessions_of(files: Iterable[Path], basis: bytes) -> list[Session]:
             marks[name] = []
         session.files.append(path)
         session.size += status.st_size
-        marks[name].append(f"{path}\0{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}")
+        marks[name].append(f"{path}\0{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}{_pending(path)}")
     for name, session in found.items():
         session.files.sort()
         text = "\n".join(sorted(marks[name])).encode("utf-8", "surrogateescape")
@@ -77,26 +79,37 @@ def sessions_of(files: Iterable[Path], basis: bytes) -> list[Session]:
     return [found[name] for name in sorted(found)]
 
 
-def basis_of(ruleset: Ruleset) -> bytes:
+def basis_of(book: Rulebook) -> bytes:
     """What digests depend on beside the files: the rules and the digests' own format."""
-    return blake2b(f"{FORMAT}\0{ruleset.digest}".encode(), digest_size=16).digest()
+    return blake2b(f"{FORMAT}\0{book.basis}".encode(), digest_size=16).digest()
 
 
-def read(sessions: list[Session], kept: Kept, ruleset: Ruleset, workers: int | None = None) -> Read:
+def read(sessions: list[Session], kept: Kept, book: Rulebook, workers: int | None = None) -> Read:
     """Digests of sessions: the kept ones where nothing changed, else read and audited now.
 
     `workers` is the number of processes, by default one for each core where there is enough to read.
     """
     changed = [one for one in sessions if kept.get(one.name, (b"", b""))[0] != one.stamp]
-    fresh = {one.name: (one.stamp, digest) for one, digest in _digested(changed, ruleset, workers)}
+    fresh = {one.name: (one.stamp, digest) for one, digest in _digested(changed, book, workers)}
     digests = {one.name: decode((fresh.get(one.name) or kept[one.name])[1]) for one in sessions}
     for group in _overlapping(sessions, digests):
-        joint = _audited([file for one in group for file in one.files], ruleset)
+        joint = _audited([file for one in group for file in one.files], book)
         for one in group:
             del digests[one.name]
         digests[group[0].name] = joint
     ordered = [digests[name] for name in sorted(digests)]
     return Read(fresh, ordered, any(digest.bodies for digest in ordered))
+
+
+def _pending(path: str) -> str:
+    """The mark of the write-ahead file of an SQLite database, where changes stand before the file itself changes."""
+    if not path.endswith(".db"):
+        return ""
+    try:
+        status = Path(f"{path}-wal").stat()
+    except OSError:
+        return ""
+    return f"\0{status.st_size}\0{status.st_mtime_ns}"
 
 
 def _name(path: str) -> str:
@@ -105,19 +118,25 @@ def _name(path: str) -> str:
     return head if mark else path.removesuffix(".jsonl")
 
 
-def _digested(changed: list[Session], ruleset: Ruleset, workers: int | None) -> Iterator[tuple[Session, bytes]]:
+def _digested(changed: list[Session], book: Rulebook, workers: int | None) -> Iterator[tuple[Session, bytes]]:
     size = sum(one.size for one in changed)
     count = workers or (os.cpu_count() or 1 if size >= WORTH_WORKERS else 1)
     if count == 1:
         with no_cycles():
             for one in changed:
-                yield one, encode(_audited(one.files, ruleset))
+                yield one, encode(_audited(one.files, book))
         return
     portions = _portions(changed, count * CHUNKS)
-    with ProcessPoolExecutor(count) as pool:
-        results = pool.map(_portion, ([one.files for one in each] for each in portions), [ruleset] * len(portions))
+    with ProcessPoolExecutor(count, mp_context=_context()) as pool:
+        results = pool.map(_portion, ([one.files for one in each] for each in portions), [book] * len(portions))
         for portion, made in zip(portions, results, strict=True):
             yield from zip(portion, made, strict=True)
+
+
+def _context() -> BaseContext:
+    """How processes are started: forked where that is quick and safe, which beside other threads it is not."""
+    alone = sys.platform == "linux" and threading.active_count() == 1
+    return get_context("fork" if alone else "spawn")
 
 
 def _portions(sessions: list[Session], count: int) -> list[list[Session]]:
@@ -132,27 +151,30 @@ def _portions(sessions: list[Session], count: int) -> list[list[Session]]:
     return portions
 
 
-def _portion(sessions: list[list[str]], ruleset: Ruleset) -> list[bytes]:
+def _portion(sessions: list[list[str]], book: Rulebook) -> list[bytes]:
     with no_cycles():
-        return [encode(_audited(files, ruleset)) for files in sessions]
+        return [encode(_audited(files, book)) for files in sessions]
 
 
-def _audited(files: list[str], ruleset: Ruleset) -> Digest:
+def _audited(files: list[str], book: Rulebook) -> Digest:
     """Read and audit files as one trace set; what cannot be read is a remark."""
+    from traces import io  # what reading needs is not loaded where nothing changed
+
     remarks: list[str] = []
 
     def on_reject(row: io.Rejected) -> None:
-        remarks.append(f"{row}{' (may still be written)' if row.pending else ''}")
+        remarks.append(row.told)
 
     def calls() -> Iterator[Call]:
-        for file in files:
+        for path in map(Path, files):
             try:
-                if importer_for(Path(file)) is not None:
-                    yield from io.read(Path(file), on_reject=on_reject)
+                importer = importer_for(path)
+                if importer is not None:
+                    yield from io.read_as(importer.read, path, on_reject=on_reject)
             except (TraceError, OSError) as error:
                 remarks.append(f"{error}")
 
-    return digest_of(audit(io.distinct(calls()), ruleset, lambda _: None), remarks)
+    return digest_of(audit(io.distinct(calls()), book, lambda _: None), remarks)
 
 
 def _overlapping(sessions: list[Session], digests: Mapping[str, Digest]) -> list[list[Session]]:

@@ -32,6 +32,7 @@ from auditor.store_rows import (
     outcome_of,
     outcome_row,
     sql_text,
+    text_of,
     undamaged,
 )
 from auditor.store_rows import OutcomeRow as OutcomeRow
@@ -237,7 +238,7 @@ class Store:
         """Return stamp and digest of each session that was read before, by its name (`auditor.sessions`)."""
         with _explained(self.path):
             rows = self._conn.execute("SELECT name, stamp, digest FROM sessions")
-            return {name: (stamp, digest) for name, stamp, digest in rows}
+            return {text_of(name): (stamp, digest) for name, stamp, digest in rows}
 
     def save_sessions(self, digests: Mapping[str, tuple[bytes, bytes]], gone: Iterable[str] = ()) -> None:
         """Keep stamp and digest of sessions that were read, and forget those that are gone."""

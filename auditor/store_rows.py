@@ -196,8 +196,13 @@ def json_value(data: bytes | None) -> Any:
     return None if data is None else loads(unpack(data))
 
 
-def _string(value: str | bytes | None) -> str | None:
+def text_of(value: str | bytes) -> str:
+    """Return the text that `sql_text` gave to SQLite."""
     return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
+
+
+def _string(value: str | bytes | None) -> str | None:
+    return None if value is None else text_of(value)
 
 
 def _iso(time: datetime | None) -> str | None:

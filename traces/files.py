@@ -1,7 +1,7 @@
 """Which files hold calls: those named, and those below a folder that are of a known ending or content."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from traces.errors import UnreadableInput
@@ -33,21 +33,27 @@ def find(paths: Iterable[Path]) -> list[Path]:
     return list(found.values())
 
 
-def below(folder: Path) -> Iterator[Path]:
-    """Files below a folder that may hold calls, in no particular order; folders that cannot be listed are passed over.
+def below(folder: Path) -> list[str]:
+    """Paths of files below a folder that may hold calls, sorted; folders that cannot be listed are passed over.
 
-    A file whose ending promises no calls is looked into.
+    A file whose ending promises no calls is looked into. Texts and no `Path`s: there may be many thousands.
     """
-    for root, _, names in os.walk(folder):
-        for name in names:
-            if name.endswith(NATIVE):
-                file = Path(root, name)
-                if file.is_file():
-                    yield file
-            elif name.endswith(ENDINGS):
-                file = Path(root, name)
-                if file.is_file() and _is_known(file):
-                    yield file
+    found: list[str] = []
+    waiting = [f"{folder}"]
+    while waiting:
+        try:
+            entries = os.scandir(waiting.pop())
+        except OSError:
+            continue
+        with entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif (entry.name.endswith(NATIVE) and entry.is_file()) or (
+                    entry.name.endswith(ENDINGS) and entry.is_file() and _is_known(entry.path)
+                ):
+                    found.append(entry.path)
+    return sorted(found)
 
 
 def is_stdin(path: Path) -> bool:
@@ -61,7 +67,7 @@ def flat(name: str | Path) -> str:
 
 
 def _below(folder: Path) -> list[Path]:
-    found = sorted(below(folder))
+    found = sorted(map(Path, below(folder)))
     if not found:
         endings = ", ".join(f"*{ending}" for ending in NATIVE)
         raise UnreadableInput(f"{flat(folder)}: no {endings} in this folder, and no file of another known format")
@@ -77,8 +83,8 @@ def _identity(file: Path) -> object:
     return status.st_dev, status.st_ino
 
 
-def _is_known(file: Path) -> bool:
+def _is_known(path: str) -> bool:
     try:
-        return importer_for(file) is not None
+        return importer_for(Path(path)) is not None
     except OSError:
         return False

@@ -31,6 +31,9 @@ from traces.lines import OnReject as OnReject
 from traces.lines import Rejected as Rejected
 from traces.schema import SCHEMA, Call, JsonObject, Place
 
+Reader: TypeAlias = Callable[..., Iterator[Call]]
+"""`read` of an importer (`traces.importers.registry`)."""
+
 _BLOCK = 2**20
 _SMALL_BLOCK = 2**12
 _HEAD = 2**16
@@ -74,6 +77,12 @@ def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
         report(Rejected(Place(source.name, report.line + 1), source.damage))
     if not report.calls and (report.first or not report.imported):  # a session may have asked nothing yet
         raise UnreadableInput(_nothing(source, report))
+
+
+def read_as(reader: Reader, path: Path, *, on_reject: OnReject | None) -> Iterator[Call]:
+    """Calls of a file that an importer knows, read by its `read`. They all have facts, which native ones need not."""
+    for call in reader(path, on_reject=on_reject):
+        yield call if call.facts is not None else replace(call, facts={})
 
 
 def distinct(calls: Iterable[Call], seen: set[object] | None = None) -> Iterator[Call]:
@@ -226,21 +235,20 @@ def _is_call(row: JsonObject) -> bool:
     return isinstance(row.get("provider"), str) and not row.keys().isdisjoint(("request", "response", "usage"))
 
 
-def _imported(read: Callable[..., Iterator[Call]], source: Source, report: _Report) -> Iterator[Call]:
-    """Calls of another tool's file, under the user's name for it where a copy is read. All of them have facts."""
-    copied = f"{source.path}" != source.name
+def _imported(reader: Reader, source: Source, report: _Report) -> Iterator[Call]:
+    """Calls of another tool's file, under the user's name for it where a copy is read."""
+    if f"{source.path}" == source.name:
+        yield from read_as(reader, source.path, on_reject=report)
+        return
 
     def named(place: Place) -> Place:
-        return replace(place, file=source.name) if copied else place
+        return replace(place, file=source.name)
 
     def on_reject(rejected: Rejected) -> None:
         report(replace(rejected, place=named(rejected.place)))
 
-    for call in read(source.path, on_reject=on_reject if copied else report):
-        if call.facts is None or copied:
-            place = None if call.place is None else named(call.place)
-            call = replace(call, place=place, facts=call.facts if call.facts is not None else {})
-        yield call
+    for call in read_as(reader, source.path, on_reject=on_reject):
+        yield call if call.place is None else replace(call, place=named(call.place))
 
 
 def _format(head: bytes, source: Source, report: _Report) -> tuple[_Parse, int]:

@@ -38,6 +38,11 @@ class Rejected:
     def __str__(self) -> str:
         return f"{self.place}: {self.reason}"
 
+    @property
+    def told(self) -> str:
+        """The line that a user reads of it."""
+        return f"{self}{' (may still be written)' if self.pending else ''}"
+
 
 OnReject: TypeAlias = Callable[[Rejected], None]
 

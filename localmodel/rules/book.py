@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
+from hashlib import blake2b
+from pathlib import Path
 
 from localmodel.rules.load import Ruleset, load
 from localmodel.rules.types import Rules
@@ -69,6 +71,12 @@ def built_in(name: str) -> Ruleset:
     return load(name)
 
 
+@cache
+def _built_in_digest() -> str:
+    files = sorted(Path(__file__).parent.glob("*.toml"))
+    return blake2b(b"\0".join(file.read_bytes() for file in files), digest_size=16).hexdigest()
+
+
 class Rulebook:
     """Rulesets by provider. `forced` judges every call instead, whoever served it."""
 
@@ -103,6 +111,11 @@ class Rulebook:
     def provider(self) -> str:
         """The providers that the rulesets are about, in one word or several."""
         return "+".join(each.provider for each in self.used) or "none"
+
+    @property
+    def basis(self) -> str:
+        """Names all rulesets that a call could be judged by; what was worked out under others holds no more."""
+        return self._forced.digest if self._forced is not None else _built_in_digest()
 
     @property
     def digest(self) -> str:

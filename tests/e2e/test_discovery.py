@@ -83,3 +83,21 @@ def test_an_unreadable_session_does_not_hide_the_others(cachewright: Done, home:
     assert len(json.loads(done.stdout)["calls"]) == 3
     assert "may still be written" in done.stderr
     assert os.fspath(folder / "two.jsonl") in done.stderr
+
+
+def test_a_second_run_reads_only_what_changed_and_says_the_same(
+    cachewright: Done, home: Path, environment: dict[str, str]
+) -> None:
+    folder = home / ".claude" / "projects" / "-p"
+    for number in range(6):
+        session(folder, f"s{number}", "claude-opus-4-5-20251101", 3 + number, "/home/dev/p", calls=9)
+    first, bare = cachewright("audit"), cachewright("audit", "--no-store")
+    assert "54 calls" in first.stdout
+    second = cachewright("audit")
+    assert first.stdout == second.stdout == bare.stdout
+    with (folder / "s5.jsonl").open("ab") as file:
+        file.write((folder / "s5.jsonl").read_bytes().splitlines()[-1].replace(b"s58", b"s5x") + b"\n")
+    assert "55 calls" in cachewright("audit").stdout
+    assert "9 calls" in cachewright("audit", "--since", "2026-05-04", "--until", "2026-05-05").stdout
+    whole = cachewright("audit", f"{folder}", "--no-store", "--what-if", "none").stdout
+    assert whole.splitlines()[1:] == cachewright("audit").stdout.splitlines()[1:]

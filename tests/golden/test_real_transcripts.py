@@ -198,3 +198,11 @@ def test_case_b01_b02(shared: Path) -> None:
     for model, each in expected["by_model"].items():
         assert total(lambda call: call.usage.output_tokens, model) == each["output"]
         assert total(lambda _: 1, model) == each["calls"]
+
+
+def test_case_c06(shared: Path) -> None:
+    """Records that the client made itself are no calls and touch no clock."""
+    (call,) = io.read(shared / "cases" / "C06" / "s1.jsonl")
+    assert (call.id, call.usage.read_tokens, call.usage.write_1h_tokens) == ("msg_R", 298_000, 2_000)
+    assert call.ended_at is not None
+    assert call.ended_at.isoformat() == "2026-09-04T09:00:00+00:00"

@@ -33,7 +33,6 @@ from traces.importers.claude_code_rows import (
     spoken,
 )
 from traces.lines import OnReject, Rejected, objects, spans_of
-from traces.rows import NotJson, loads
 from traces.schema import Call, JsonObject, Place
 
 NAME = CLIENT_NAME
@@ -140,6 +139,8 @@ class _Transcript:
 
     def _damaged(self, line: bytes, place: Place, error: msgspec.DecodeError) -> Row | None:
         """What can be saved of a line that is no row: a whole row behind a torn one, or the links of an odd one."""
+        from traces.rows import loads  # validation of native rows comes with it: only where a row is damaged
+
         if not line.strip():
             return None
         if not line.strip(b"\0\r\n "):
@@ -157,6 +158,8 @@ class _Transcript:
         return None
 
     def _torn(self, line: bytes, place: Place, refusal: MalformedRow) -> Row | None:
+        from traces.rows import NotJson
+
         start = glued(line)
         if start:
             stub = Place(place.file, place.line, place.offset, start)
@@ -168,8 +171,11 @@ class _Transcript:
 
     def _assistant(self, row: Row, place: Place) -> None:
         message = row.message
-        if message is None or (message.id is None and (message.usage is UNSET or row.uuid is None)):
+        if message is None or (message.id is None and message.usage is UNSET):
             self.reject(place, "malformed message: neither an id nor usage")
+            return
+        if message.id is None and row.uuid is None:
+            self.reject(place, "no message id and no uuid: a copy of a response and no row of a session, not counted")
             return
         if _is_synthetic(row, message):
             self._synthetic(row)

@@ -20,7 +20,6 @@ from msgspec import Struct
 from traces.errors import MalformedRow
 from traces.facts import CLIENT, COMPACT, EFFORT, INTERRUPT
 from traces.lines import OnReject, Rejected, objects, spans_of
-from traces.rows import NotJson, loads
 from traces.schema import Call, JsonObject, Place, Usage
 from traces.wire.usage import MAX_COUNT
 
@@ -143,6 +142,8 @@ class _Rollout:
             if not line.strip():
                 return None
             wrong = f"{error}".replace("`", "").lower()
+        from traces.rows import NotJson, loads  # validation of native rows comes with it: only where a row is damaged
+
         try:
             value = loads(line)
         except MalformedRow as refusal:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -23,6 +23,8 @@ from tui.commands.reading import MOST_NAMED
 
 if TYPE_CHECKING:  # loaded where they are used, so that `--help` stays quick
     from auditor.money import Money
+    from auditor.pricing import PriceList
+    from auditor.selection import Selection
     from auditor.store import Store
     from auditor.totals import Totals
     from auditor.whatif import WhatIf
@@ -69,27 +71,29 @@ def command(
     input. Calls are kept in the store, so that `audit --db FILE` without PATH audits all that was recorded. Without
     either, the sessions that known tools keep in their own folders are audited where they are.
     """
-    from auditor.money import Money
     from auditor.pricing import open_prices
-    from auditor.selection import Selection, selected
-    from auditor.totals import totals
+    from auditor.selection import Selection
     from localmodel.rules.book import Rulebook
     from localmodel.rules.load import load
 
     title = ", ".join(map(str, paths)) or str(db or "sessions of this machine")
+    chosen = Selection(since, until, model, project)
     try:
         book, price_list = Rulebook(load(rules) if rules else None), open_prices(prices)
+        shown = None
         if not paths and db is None:
-            paths, no_store = _found(as_json), True
-        result = selected(_audited(paths, db, no_store, book), Selection(since, until, model, project))
+            shown, paths = _of_machine(book, price_list, chosen, as_json, no_store)
+            no_store = True
+        if shown is None:
+            result = _audited(paths, db, no_store, book)
+            shown = _summed(result, price_list, chosen, what_if == "all")
     except (TraceError, RulesError, AuditError) as error:
         fail(str(error), ExitCode.UNREADABLE)
-    if not result.calls:
-        fail("no calls to audit", ExitCode.UNREADABLE)
-    money = Money(result.calls, price_list)
-    rows = _what_if(result, money) if what_if == "all" else []
-    sums = totals(result.calls, money)
-    _print(result, sums, rows, money, as_json, title)
+    sums, rows = shown.sums, shown.rows
+    if not sums.whole.calls and not sums.failed_calls:
+        left = "" if chosen == Selection() else " that --since, --until, --model and --project leave"
+        fail(f"no calls to audit{left}", ExitCode.UNREADABLE)
+    _print(shown, as_json, title)
     ratio, saving = sums.whole.hit_ratio, rows[-1].saving_usd if rows else None
     if fail_under_hit_ratio is not None and (ratio is None or ratio < fail_under_hit_ratio):
         fail(f"hit ratio {ratio} is under {fail_under_hit_ratio}", ExitCode.FINDINGS)
@@ -97,19 +101,38 @@ def command(
         fail(f"avoidable {saving} USD is over {fail_on_avoidable}", ExitCode.FINDINGS)
 
 
-def _found(as_json: bool) -> tuple[Path, ...]:
-    """Files of the sessions on this machine; ends the process with the places looked at where there are none."""
-    from tui.commands.discovery import looked_for, sessions, words
+class Shown(NamedTuple):
+    """What a report is made of. `money` is `None` where only sums are known, not the calls."""
 
-    folders, files = looked_for(), []
-    for place, found in sessions(folders):
-        warn(f"{place}: {len(found):,} files")
-        files += found
-    if not files:
-        for line in words(folders):
-            click.echo(line, err=as_json)
-        sys.exit(ExitCode.DONE)
-    return tuple(files)
+    result: Audit
+    sums: "Totals"
+    rows: "list[WhatIf]"
+    money: "Money | None"
+
+
+def _of_machine(
+    book: "Rulebook", prices: "PriceList", chosen: "Selection", as_json: bool, no_store: bool
+) -> tuple[Shown | None, tuple[Path, ...]]:
+    """The sessions on this machine by their digests; where these do not suffice, the files to read in full."""
+    from auditor.text import LONGEST_TABLE
+    from tui.commands.machine import digested, found, known, reported
+
+    files = found(quiet=as_json)
+    digests = None if as_json else digested(files, book, keep=not no_store)
+    if digests is None or sum(len(digest.calls) for digest in digests) <= LONGEST_TABLE:
+        return None, known(files)
+    return Shown(*reported(digests, book, prices, chosen), [], None), ()
+
+
+def _summed(result: Audit, prices: "PriceList", chosen: "Selection", what_if: bool) -> Shown:
+    from auditor.money import Money
+    from auditor.selection import selected
+    from auditor.totals import totals
+
+    result = selected(result, chosen)
+    money = Money(result.calls, prices)
+    rows = _what_if(result, money) if what_if else []
+    return Shown(result, totals(result.calls, money), rows, money)
 
 
 def _audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, book: "Rulebook") -> Audit:
@@ -191,12 +214,13 @@ def _what_if(result: Audit, money: "Money") -> "list[WhatIf]":
     return table(Trial(result, money), POLICIES, budget=SEARCH_BUDGET)
 
 
-def _print(result: Audit, sums: "Totals", rows: "list[WhatIf]", money: "Money", as_json: bool, title: str) -> None:
+def _print(report: Shown, as_json: bool, title: str) -> None:
+    result, sums, rows, money = report
     for warning in result.warnings[:MOST_NAMED]:
         warn(warning)
     if len(result.warnings) > MOST_NAMED:
         warn(f"… and {len(result.warnings) - MOST_NAMED:,} more calls with remarks")
-    if as_json:
+    if as_json and money is not None:
         from auditor.report import lines
 
         for line in lines(result, sums, rows, money):

@@ -84,7 +84,7 @@ class Reading:
     def _on_reject(self, row: io.Rejected) -> None:
         self._rejected += 1
         if self._rejected <= MOST_NAMED:
-            warn(f"{row}{' (may still be written)' if row.pending else ''}")
+            warn(row.told)
 
     def _on_unstored(self, error: StoreError) -> None:
         self._unstored += 1

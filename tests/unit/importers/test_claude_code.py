@@ -178,6 +178,24 @@ def test_copies_in_a_fork_are_counted_once_and_lead_back(write: Write, tmp_path:
     ]
 
 
+def test_a_sub_agent_in_both_places_is_counted_once(write: Write, tmp_path: Path) -> None:
+    """Rows in the main file, the same in a file of its own, and a total in the tool's result."""
+    side = answer("w", None, 3, "m2", usage(0, 40), isSidechain=True, agentId="f00")
+    result = prompt("r", "a1", 5) | {"toolUseResult": {"agentId": "f00", "totalTokens": 8702, "usage": usage(0, 40)}}
+    write(answer("a1", None, 1, "m1", usage(0, 900)), side, result)
+    write(side, name="s/subagents/agent-f00.jsonl")
+    calls = list(io.distinct(call for path in io.find([tmp_path]) for call in io.read(path)))
+    assert [(call.id, call.agent) for call in calls] == [("m1", "main"), ("m2", "f00")]
+
+
+def test_copies_without_ids_are_not_counted_and_named(write: Write) -> None:
+    row = {"type": "assistant", "sessionId": "s", "message": {"model": "m", "usage": usage(0, 40)}}
+    rejected: list[Rejected] = []
+    path = write(answer("a", None, 1, "m1", usage(0, 40)), row)
+    assert [call.id for call in io.read(path, on_reject=rejected.append)] == ["m1"]
+    assert ["not counted" in each.reason for each in rejected] == [True]
+
+
 def test_what_happened_between_two_calls(write: Write) -> None:
     path = write(
         prompt("u1", None, 0, permissionMode="plan"),
