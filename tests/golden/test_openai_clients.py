@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from auditor.compare import as_json, compare
 from traces.canonical import Interner, canonical
 from traces.divergence import first_divergence, side
 from traces.schema import Call
@@ -52,3 +53,12 @@ def test_the_change_of_one_tools_field_is_found_in_a_real_body() -> None:
     found = first_divergence(side(old, last), side(new, first))
     assert found is not None
     assert (found.change, found.path, found.names) == ("edited", "/tools/8/external_web_access", ("web_search",))
+
+
+def test_diff_reads_a_chat_body() -> None:
+    one = {"model": "gpt-6-sol", "prompt_cache_key": "a", "messages": [{"role": "system", "content": "It is 10:31."}]}
+    two = {"model": "gpt-6-sol", "prompt_cache_key": "b", "messages": [{"role": "system", "content": "It is 10:32."}]}
+    found = as_json(compare(one, two, (b"1", b"2"), None, None))
+    assert (found["cause"], found["change"]) == ("system_changed", "date_or_clock")
+    assert found["first_change"]["path"] == "/messages/0/content"
+    assert [(each["name"], each["path"]) for each in found["parameters"]] == [("prompt_cache_key", "/prompt_cache_key")]
