@@ -8,13 +8,14 @@ from auditor.blockers import changed
 from auditor.records import CONTENT_CAUSES, Cause
 from auditor.report import first_change_json
 from auditor.visible import visible
+from localmodel.rules.book import Rulebook
 from localmodel.rules.load import Ruleset
 from traces.canonical import Interner, canonical
 from traces.divergence import Divergence, common_blocks, common_prefix, first_divergence, side
 from traces.errors import MalformedRow
 from traces.schema import Call, JsonObject, Level, Prompt
 from traces.tokens import Meter, estimate
-from traces.wire.anthropic import PARAMETER_PATHS
+from traces.wire.dialects import BY_NAME, likely_provider
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,15 @@ class Comparison:
     appended: int
     first_byte: int | None
     equal_value: bool
+    dialect: str = "messages"
 
 
 def compare(
-    a: JsonObject, b: JsonObject, raw: tuple[bytes, bytes], ruleset: Ruleset, moment: datetime | None
+    a: JsonObject, b: JsonObject, raw: tuple[bytes, bytes], forced: Ruleset | None, moment: datetime | None
 ) -> Comparison:
-    """Compare two Messages bodies. Raises `MalformedRow` where one is none."""
+    """Compare two bodies of one API, by its own rules or by a forced ruleset. Raises `MalformedRow` for others."""
+    ruleset = forced or Rulebook().of(likely_provider(b), "")
+    assert ruleset is not None  # every provider that a body can show has rules
     interner, meter = Interner(estimate), Meter()
     one, two = (_prompt(body, interner, meter) for body in (a, b))
     first = first_divergence(side(one, a), side(two, b))
@@ -56,12 +60,14 @@ def compare(
         appended=len(two.blocks) - shared if first is None else 0,
         first_byte=_first_byte(*raw),
         equal_value=a == b,
+        dialect=two.dialect,
     )
 
 
 def _prompt(body: JsonObject, interner: Interner, meter: Meter) -> Prompt:
     model = body.get("model")
-    call = Call("", "", "anthropic", None, request=body, model=model if isinstance(model, str) else None)
+    name = model if isinstance(model, str) else None
+    call = Call("", "", likely_provider(body), None, request=body, model=name)
     prompt = canonical(call, interner)
     if prompt is None:
         raise MalformedRow("the body has no messages list: it is not a Messages request")
@@ -86,8 +92,9 @@ def _first_byte(one: bytes, two: bytes) -> int | None:
 
 def as_json(found: Comparison) -> JsonObject:
     """The comparison as a JSON object."""
+    paths = BY_NAME[found.dialect].parameter_paths
     parameters: list[dict[str, Any]] = [
-        {"name": name, "path": PARAMETER_PATHS.get(name, "/" + name), "before": old, "after": new, "invalidates": level}
+        {"name": name, "path": paths.get(name, "/" + name), "before": old, "after": new, "invalidates": level}
         for name, old, new, level in found.parameters
     ]
     return {

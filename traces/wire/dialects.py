@@ -90,6 +90,22 @@ GEMINI = Dialect(
 BY_NAME: Mapping[str, Dialect] = {each.name: each for each in (MESSAGES, CHAT, RESPONSES, GEMINI)}
 
 
+def likely_provider(body: JsonObject) -> str:
+    """Who a body alone was most likely meant for: a Chat or Responses body shows itself, others are Messages bodies."""
+    if isinstance(body.get("input"), str | list):
+        return "openai"
+    if gemini.is_request(body):
+        return "gemini"
+    rows, tools = body.get("messages"), body.get("tools")
+    said = rows if isinstance(rows, list) else []
+    shown = any(isinstance(row, dict) and (row.get("role") in _CHAT_ROLES or "tool_calls" in row) for row in said)
+    given = any(isinstance(tool, dict) and "function" in tool for tool in (tools if isinstance(tools, list) else []))
+    return "openai" if (shown or given) and "system" not in body else "anthropic"
+
+
+_CHAT_ROLES = (*openai.INSTRUCTIONS, "tool")
+
+
 def dialect_of(body: JsonObject, provider: str, api: str | None) -> Dialect | None:
     """The format of a recorded body, `None` where it is another one or does not show its whole prompt.
 

@@ -13,9 +13,9 @@ from tui.commands.options import echo_json, moment_option
 @click.argument("a")
 @click.argument("b")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-@click.option("--rules", default="anthropic", show_default=True, metavar="NAME|FILE", help="Ruleset to judge by.")
+@click.option("--rules", metavar="NAME|FILE", help="Ruleset to judge by, instead of that of the bodies' API.")
 @moment_option
-def command(a: str, b: str, as_json: bool, rules: str, at: datetime | None) -> None:
+def command(a: str, b: str, as_json: bool, rules: str | None, at: datetime | None) -> None:
     """Show where two prompts first differ, and what that costs the cache.
 
     A and B are request bodies (JSON files), or calls of a trace written as FILE:NUMBER (the number, counted from 1,
@@ -29,7 +29,7 @@ def command(a: str, b: str, as_json: bool, rules: str, at: datetime | None) -> N
 
     try:
         (one, raw_one), (two, raw_two) = _body(a), _body(b)
-        found = compare(one, two, (raw_one, raw_two), load(rules), at)
+        found = compare(one, two, (raw_one, raw_two), load(rules) if rules else None, at)
     except (TraceError, RulesError) as error:
         fail(str(error), ExitCode.UNREADABLE)
     if as_json:
