@@ -55,15 +55,16 @@ def run_refresh(lab: Lab) -> list[Claim]:
         return [open_claim(REFRESH, REFRESH_RULE, REFRESH_CLAIM, why, requests)]
     told = lab.foretell()
     total = gap_between(entry, second)[0]
+    expected = bool(lab.value(REFRESH_RULE, True))
     state = "still read" if second.hit else "gone"
     return [
         Claim(
             REFRESH, REFRESH_RULE, REFRESH_CLAIM, requests,
             prediction={"hit": [told[seq].hit for seq in requests if seq in told]},
             observation={"hit": [entry.hit, first.hit, second.hit], "gap_s": round(gap, 3)},
-            finding=finding_of(bool(second.hit) == _refreshes(lab)),
+            finding=finding_of(bool(second.hit) == expected),
             value=bool(second.hit),
-            expected=_refreshes(lab),
+            expected=expected,
             why=f"{total:.4g} s after its writing and {gap:.4g} s after a read the entry was {state}",
             cannot=CANNOT,
         )
@@ -92,7 +93,7 @@ def run_clock(lab: Lab) -> list[Claim]:
         return [open_claim(START, CLOCK_RULE, CLOCK_CLAIM, why, requests)]
     told = lab.foretell().get(again.seq)
     value = "response_end" if again.hit else "request_start"
-    expected = _value(lab, CLOCK_RULE, "request_start")
+    expected = lab.value(CLOCK_RULE, "request_start")
     return [
         Claim(
             START, CLOCK_RULE, CLOCK_CLAIM, requests,
@@ -119,12 +120,3 @@ def _bounds(lab: Lab) -> Bounds:
 
 def _vague(bounds: Bounds) -> str:
     return f"the lifetime itself is only known to be more than {bounds.above:.4g} s; raise --max-wait"
-
-
-def _refreshes(lab: Lab) -> bool:
-    return bool(_value(lab, REFRESH_RULE, True))
-
-
-def _value(lab: Lab, rule: str, default: object) -> object:
-    row = lab.rules.values.get(rule) if lab.rules else None
-    return default if row is None else row.value

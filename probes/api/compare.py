@@ -6,8 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from localmodel.rules.load import RULES, Ruleset, utc_day
 from localmodel.rules.models import normalise
+from localmodel.rules.step import DatedRules
 from localmodel.rules.types import RuleValue
 from probes.api.claim import fits
 from probes.api.invalidation import NONE
@@ -55,15 +55,15 @@ def _claims(path: Path, number: int, text: str) -> Iterator[JsonObject]:
         yield row
 
 
-def compare(row: JsonObject, ruleset: Ruleset) -> Compared:
+def compare(row: JsonObject, ruleset: DatedRules) -> Compared:
     """One finding against the ruleset's value for its model on its day."""
     rule, probe, value = row.get("rule"), row["probe"], row.get("value")
-    if not isinstance(rule, str) or rule not in RULES:
+    current = ruleset.at(normalise(row["model"]), "claude_api", _moment(row)).values.get(rule or "")
+    if not isinstance(rule, str) or current is None:
         return Compared(rule, probe, "no_rule", f"{row.get('finding')}: {row.get('why', '')}")
-    current = ruleset.in_force(rule, normalise(row["model"]), "claude_api", utc_day(_moment(row)))
     agrees = _agrees(rule, value, current)
     if value is None or agrees is None:
-        return Compared(rule, probe, "open", f"inconclusive: {row.get('why', '')}", current.value, value)
+        return Compared(rule, probe, "open", f"{row.get('finding')}: {row.get('why', '')}", current.value, value)
     said = f"{current.value} ({current.status}, checked {current.checked})"
     if agrees:
         return Compared(rule, probe, "agrees", f"{said}; measured {plain(value)}", current.value, value)
@@ -73,7 +73,7 @@ def compare(row: JsonObject, ruleset: Ruleset) -> Compared:
 
 def _agrees(rule: str, value: Any, current: RuleValue) -> bool | None:
     if rule == "isolation_scope":
-        return None if value is None else value == "separate"
+        return None  # two keys cannot tell a workspace from an organization
     try:
         return fits(value, current.value)
     except (TypeError, KeyError):
@@ -90,11 +90,7 @@ def _moment(row: JsonObject) -> datetime | None:
 def _suggest(rule: str, value: Any, row: JsonObject) -> str:
     """The TOML table that would say what was measured; "" where rule data cannot say it."""
     figure = simplest(value["above"], value["at_most"]) if isinstance(value, dict) else value
-    if figure is None or value == NONE or rule == "isolation_scope":
-        return ""
-    try:
-        RULES[rule](list(figure) if isinstance(figure, tuple) else figure)
-    except ValueError:
+    if figure is None or value == NONE:
         return ""
     moment = _moment(row)
     day = "" if moment is None else f"checked = {moment.date()}\n"

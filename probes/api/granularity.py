@@ -13,7 +13,7 @@ from probes.api.exchange import Exchange
 from probes.api.lab import Lab, Plan
 
 STEP, SHARED = "granularity", "shared_prefix"
-STEP_RULE = "read_granularity"
+STEP_RULE = "read_granularity_tokens"
 STEP_CLAIM = "Repeats read in steps of a fixed number of tokens."
 SHARED_CLAIM = "A request reads a prefix that it shares with an earlier one as its rules predict."
 CANNOT = (
@@ -44,6 +44,15 @@ def _silent(why: str, requests: tuple[int, ...]) -> Claim:
     return open_claim(SHARED, None, SHARED_CLAIM, why, requests)
 
 
+def best_effort(lab: Lab, predicted: list[bool], seen: list[bool]) -> bool | None:
+    """Whether hits are as predicted; `None` without a prediction, and where only unpromised hits are missing."""
+    if len(predicted) != len(seen):
+        return None
+    unpromised = not lab.value("guaranteed", True)
+    differ = [(told, got) for told, got in zip(predicted, seen, strict=True) if told != got]
+    return None if differ and unpromised and all(told for told, _ in differ) else not differ
+
+
 def _row(lab: Lab, words: int) -> tuple[Exchange, Exchange, Exchange]:
     document = filler.text(words)
     asked = (_QUESTIONS[0], _QUESTIONS[0], _QUESTIONS[1])
@@ -52,16 +61,16 @@ def _row(lab: Lab, words: int) -> tuple[Exchange, Exchange, Exchange]:
     return one, two, three
 
 
-def step_of(reads: list[int], inputs: list[int]) -> int | str | None:
-    """The step of reads: "exact" where each repeat read all it could, else their divisor; `None` where none read.
+def step_of(reads: list[int], inputs: list[int]) -> int | None:
+    """The step of reads: 1 where each repeat read all it could, else their divisor; `None` where none read.
 
-    A repeat that reads all but the same few tokens (the framing of the answer) counts as exact.
+    A repeat that reads all but the same few tokens (the framing of the answer) counts as all.
     """
     if not all(reads):
         return None
     rests = {whole - read for read, whole in zip(reads, inputs, strict=True)}
     if len(rests) == 1:
-        return "exact"
+        return 1
     found = 0
     for read in reads:
         found = gcd(found, read)
@@ -72,8 +81,7 @@ def _step(lab: Lab, rows: list[tuple[Exchange, Exchange, Exchange]], requests: t
     reads = [row[1].read or 0 for row in rows]
     inputs = [row[1].usage.input_tokens or 0 for row in rows]
     value = step_of(reads, inputs)
-    row = lab.rules.values.get(STEP_RULE) if lab.rules else None
-    expected = None if row is None else row.value
+    expected = lab.value(STEP_RULE, None)
     why = f"repeats read {reads} of {inputs} tokens"
     if value is None:
         why += ": not every repeat was read"
@@ -91,7 +99,7 @@ def _shared(lab: Lab, rows: list[tuple[Exchange, Exchange, Exchange]], requests:
     seen = [bool(row[2].hit) for row in rows]
     predicted = [told[row[2].seq].hit for row in rows if row[2].seq in told]
     steady = len(set(seen)) == 1 and all(row[1].hit for row in rows)
-    agrees = predicted == seen if steady and len(predicted) == len(seen) else None
+    agrees = best_effort(lab, predicted, seen) if steady else None
     why = f"another question behind the document was read from the cache in {sum(seen)} of {len(seen)} cases"
     if not predicted:
         why += "; the rules make no prediction for these requests"

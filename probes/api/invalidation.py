@@ -22,6 +22,7 @@ LEVELS = ("tools", "system", "messages")
 CLAIM = "A change of {row} spares {spared}."
 CANNOT = (
     "One value of the parameter was tried, against its absence.",
+    "One request a row: a miss for another reason (routing, eviction) looks like invalidation.",
     "Which levels survive may depend on the model.",
 )
 NONE = "nothing"

@@ -1,7 +1,8 @@
 """Isolation: whether an entry written with one key can be read with another.
 
-The second key should belong to another workspace (or account): two keys of one workspace share entries by rule. A last
-request with the first key shows that the entry was there all the time.
+The second key should belong to another workspace (or account): two keys of one workspace share entries by rule, and
+then the claim about these two keys is refuted without any rule being wrong. A last request with the first key shows
+that the entry was there all the time.
 """
 
 from probes.api import bodies
@@ -9,7 +10,7 @@ from probes.api.claim import Claim, finding_of, open_claim
 from probes.api.lab import Lab, Plan
 
 NAME, RULE = "isolation", "isolation_scope"
-CLAIM = "An entry cannot be read with a key of another workspace."
+CLAIM = "What is written with the first key cannot be read with the second."
 CANNOT = (
     "Whether the two keys belong to different workspaces is the caller's word.",
     "It tests this pair of keys, not every way to reach an entry.",

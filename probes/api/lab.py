@@ -6,7 +6,7 @@ One attempt a request, never a retry. Each request is recorded the moment it end
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Thread
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from localmodel.rules.step import DatedRules
 from localmodel.rules.types import Rules
@@ -20,6 +20,7 @@ from probes.errors import Incomplete, NoCaching, Stopped, Unreachable
 from traces.schema import JsonObject
 
 MORE_THAN_MINIMUM = 1.3
+USUAL_MINIMUM = 1024
 MOST_WORDS = 20_000
 
 
@@ -81,8 +82,14 @@ class Lab:
 
     def __post_init__(self) -> None:
         if not self.words:
-            minimum = self.rules.min_tokens if self.rules is not None else 1024
+            # A ruleset without a minimum says nothing about small documents either.
+            minimum = (self.rules.min_tokens if self.rules is not None else 0) or USUAL_MINIMUM
             self.words = round(minimum * MORE_THAN_MINIMUM) + 32
+
+    def value(self, rule: str, default: Any) -> Any:
+        """The value in force of a rule, `default` where the rule data has none."""
+        row = self.rules.values.get(rule) if self.rules is not None else None
+        return default if row is None else row.value
 
     def document(self) -> str:
         """A new document, long enough to be cached."""

@@ -121,7 +121,8 @@ def early(tried: list[Tried]) -> list[Tried]:
 def _next_gaps(bounds: Bounds, expected: float, longest: float) -> list[float]:
     if bounds.at_most is None:
         doubled = max(bounds.above, expected) * 2
-        return [gap for gap in (doubled, doubled * 2) if gap <= longest]
+        gaps = [gap for gap in (doubled, doubled * 2) if gap <= longest]
+        return gaps or ([longest] if longest > bounds.above * 1.1 else [])
     if bounds.at_most <= bounds.above * FINE or bounds.at_most < SHORTEST_S:
         return []
     width = bounds.at_most - bounds.above

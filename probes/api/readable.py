@@ -34,7 +34,7 @@ def run(lab: Lab) -> list[Claim]:
     if any(one.hit is None for one in sent):
         return [open_claim(NAME, RULE, CLAIM, "the usage does not say what was read", requests)]
     value, why = _value(early, late, after)
-    expected = "first_response_begins"
+    expected = lab.value(RULE, "first_response_begins")
     told = lab.foretell()
     return [
         Claim(

@@ -5,8 +5,9 @@ nothing, though A is common; it becomes a unit then, so that A+D reads A.
 """
 
 from probes.api import bodies, filler
-from probes.api.claim import Claim, Finding, finding_of, open_claim
+from probes.api.claim import Claim, finding_of, open_claim
 from probes.api.exchange import Exchange
+from probes.api.granularity import best_effort
 from probes.api.lab import Lab, Plan
 from traces.schema import JsonObject
 
@@ -60,14 +61,13 @@ def _claim(lab: Lab, name: str, claim: str, sent: list[Exchange], wanted: list[b
         return open_claim(name, RULE, claim, "the usage does not say what was read", requests)
     told = lab.foretell()
     predicted = [told[seq].hit for seq in requests if seq in told]
-    finding: Finding = finding_of(predicted == seen) if len(predicted) == len(seen) else "inconclusive"
+    agrees = best_effort(lab, predicted, [bool(hit) for hit in seen])
     why = f"read {[one.read for one in sent]} of {[one.usage.input_tokens for one in sent]} tokens"
     if not predicted:
         why += "; the rules make no prediction for these requests"
-    if finding == "refuted" and not seen[-1]:
-        # Best effort by the provider's own word: units that were not built are no proof against the rule.
-        finding, why = "inconclusive", f"{why}; the last request missed, which best effort allows: run it again"
+    elif agrees is None:
+        why += "; a hit that best effort need not give is missing: run it again"
     return Claim(
         name, RULE, claim, requests, {"hit": predicted}, {"hit": seen, "as_documented": seen == wanted},
-        finding, seen == wanted, True, why, CANNOT,
+        finding_of(agrees), seen == wanted, True, why, CANNOT,
     )  # fmt: skip
