@@ -57,18 +57,31 @@ def _claims(path: Path, number: int, text: str) -> Iterator[JsonObject]:
 
 def compare(row: JsonObject, ruleset: DatedRules) -> Compared:
     """One finding against the ruleset's value for its model on its day."""
-    rule, probe, value = row.get("rule"), row["probe"], row.get("value")
+    rule = row["rule"] if isinstance(row.get("rule"), str) else None
+    probe, value = row["probe"], row.get("value") if _is_sound(row.get("value")) else None
     current = ruleset.at(normalise(row["model"]), "claude_api", _moment(row)).values.get(rule or "")
-    if not isinstance(rule, str) or current is None:
+    if rule is None or current is None:
         return Compared(rule, probe, "no_rule", f"{row.get('finding')}: {row.get('why', '')}")
     agrees = _agrees(rule, value, current)
-    if value is None or agrees is None:
+    if value is None or agrees is None or row.get("finding") == "inconclusive":
         return Compared(rule, probe, "open", f"{row.get('finding')}: {row.get('why', '')}", current.value, value)
     said = f"{current.value} ({current.status}, checked {current.checked})"
     if agrees:
         return Compared(rule, probe, "agrees", f"{said}; measured {plain(value)}", current.value, value)
     text = f"{said}, but measured {plain(value)}"
     return Compared(rule, probe, "change", text, current.value, value, _suggest(rule, value, row))
+
+
+def _is_sound(value: Any) -> bool:
+    """Whether a probe can have found this value: the file may be anybody's."""
+    if isinstance(value, dict):
+        top = value.get("at_most")
+        return _is_amount(value.get("above")) and (top is None or _is_amount(top))
+    return isinstance(value, bool | str) or (_is_amount(value) and isinstance(value, int))
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
 
 
 def _agrees(rule: str, value: Any, current: RuleValue) -> bool | None:

@@ -86,6 +86,8 @@ def _expected(lab: Lab, ttl: Ttl) -> int:
 def first_gaps(expected: float, longest: float) -> list[float]:
     """Gaps of the first round: halves of the expected lifetime down to a quarter second, and just around it."""
     gaps = [expected * 0.9, expected * 1.1]
+    if longest < expected * 0.9:
+        gaps.append(longest)  # no proof of the expected lifetime, but of a shorter one
     half = expected / 2
     while half >= SHORTEST_S:
         gaps.append(half)
