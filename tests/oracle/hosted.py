@@ -21,7 +21,7 @@ class Fault:
     error     an error event comes after so many events
     no_usage  the answer says nothing about tokens
     usage     what it says instead
-    first_s   silence before the response begins
+    first_s   silence before the response begins; `stall_s` silence after its first two events
     """
 
     status: int = 0
@@ -31,6 +31,7 @@ class Fault:
     no_usage: bool = False
     usage: Json | None = None
     first_s: float = 0.0
+    stall_s: float = 0.0
 
 
 class Cache(Protocol):
@@ -147,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
             if fault.error == number:
                 break
             if number == 1:
-                time.sleep(long_s)
+                time.sleep(max(long_s, fault.stall_s))
         if self.path.endswith("/chat/completions"):
             self._chunk(b"data: [DONE]\n\n")
         self.wfile.write(b"0\r\n\r\n")
