@@ -7,6 +7,7 @@ import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 pytest.importorskip("anthropic", reason="the SDK is not installed")
 
+import inside
 from habits import AutomaticCache, Habits, MessagesCache, UnitsCache
 from hosted import Fault, Hosted, hosted
 
@@ -26,6 +28,11 @@ FIELDS = {
     "stop_reason", "complete", "error", "cost_usd",
 }  # fmt: skip
 KEY = "a-key-that-must-not-be-seen-4711"
+
+
+@pytest.fixture
+def cachewright(tmp_path: Path, environment: dict[str, str]) -> Run:
+    return partial(inside.cachewright, tmp_path, environment)
 
 
 @pytest.fixture
@@ -227,14 +234,13 @@ def _until(true: Callable[[], bool]) -> None:
 
 
 def test_a_key_is_never_seen(
-    command: list[str], environment: dict[str, str], document: Path, server: Hosted, tmp_path: Path
+    cachewright: Run, environment: dict[str, str], document: Path, server: Hosted, tmp_path: Path
 ) -> None:
     """Not even where the server repeats it in everything it says."""
     document.write_text(document.read_text() + KEY)
     leak = {"input_tokens": 5, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 5, "note": KEY}
     server.faults = {1: Fault(usage=leak), 2: Fault(status=401, message="key {key} is wrong; Bearer {key}")}
-    own = {
-        **environment,
+    environment |= {
         "CACHEWRIGHT_PROBE_KEY": KEY,
         "ANTHROPIC_API_KEY": "vendor-" + KEY,
         "ANTHROPIC_AUTH_TOKEN": "token-" + KEY,
@@ -242,24 +248,18 @@ def test_a_key_is_never_seen(
         "ANTHROPIC_BASE_URL": "http://127.0.0.1:9",
         "HTTP_PROXY": "http://127.0.0.1:9",
     }
-    arguments = ["probe", "four", f"{document}", "--target", server.url, "--model", "m", "--out", "run.jsonl"]
-    for more in (["--json"], []):
-        done = subprocess.run(
-            [*command, *arguments, *more], env=own, cwd=tmp_path, capture_output=True, text=True, timeout=60
-        )
+    for number, more in enumerate((["--json"], [])):
+        name = f"run{number}.jsonl"
+        done = cachewright("probe", "four", document, "--target", server.url, "--model", "m", "--out", name, *more)
         assert done.returncode == 4 and "[key]" in done.stderr
         assert len(server.bodies) == 2
         assert KEY not in done.stdout + done.stderr
         written = [path for path in tmp_path.rglob("*") if path.is_file() and path != document]
-        assert {"run.jsonl", "run.jsonl.trace.jsonl"} <= {path.name for path in written}
+        assert {name, f"{name}.trace.jsonl"} <= {path.name for path in written}
         assert [path.name for path in written if KEY.encode() in path.read_bytes()] == []
         for headers in server.headers:
-            assert [value for value in headers.values() if KEY in value] == [f"Bearer {KEY}"] or [
-                value for value in headers.values() if KEY in value
-            ] == [KEY]
+            assert [value.removeprefix("Bearer ") for value in headers.values() if KEY in value] == [KEY]
         server.bodies.clear()
-        (tmp_path / "run.jsonl").unlink()
-        (tmp_path / "run.jsonl.trace.jsonl").unlink()
 
 
 def test_an_earlier_record_is_never_overwritten(

@@ -83,11 +83,12 @@ def run_of(options: Options, plan: Callable[[Lab], Plan], keys: int = 1) -> Iter
         run = _opened(options, plan, keys)
     except ProbeError as error:
         fail(str(error), ExitCode.USAGE)
-    signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with run.live:
             yield run
     finally:
+        signal.signal(signal.SIGTERM, before)
         run.lab.sender.close()
         if run.record is not None:
             run.record.close()
