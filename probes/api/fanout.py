@@ -69,7 +69,8 @@ def _body(lab: Lab, document: str, question: str, marker: bool) -> JsonObject:
 
 
 def _row(cell: Cell, one: Exchange, two: Exchange, predicted: bool | None) -> JsonObject:
-    hit = two.hit
+    # Of two that leave at once either may arrive first; in a new document each can only read what the other wrote.
+    hit = two.hit if cell.wait or two.hit is None or one.hit is None else two.hit or one.hit
     lead = None if one.began_s is None else one.began_s - two.sent_s
     too_close = not cell.wait and lead is not None and lead < CLOSE_S
     finding = "inconclusive"
@@ -82,20 +83,21 @@ def _row(cell: Cell, one: Exchange, two: Exchange, predicted: bool | None) -> Js
         "question": cell.question,
         "a_read_tokens": one.read,
         "b_read_tokens": two.read,
-        "b_hit": hit,
+        "b_hit": two.hit,
+        "reused": hit,
         "predicted_hit": predicted,
         "a_began_after_b_was_sent_s": None if lead is None else round(lead, 3),
         "finding": finding,
-        "answer": _answer(cell, two, too_close),
+        "answer": _answer(cell, hit, (one if one.hit and not cell.wait else two).read, too_close),
         "requests": [one.seq, two.seq],
     }
 
 
-def _answer(cell: Cell, two: Exchange, too_close: bool) -> str:
-    if two.hit is None:
+def _answer(cell: Cell, hit: bool | None, read: int | None, too_close: bool) -> str:
+    if hit is None:
         return "Unknown: the usage does not say what was read."
     if too_close:
         return "Unknown: A's response began before B can have arrived; ask a server that answers more slowly."
-    if two.hit:
-        return f"Yes: B read {two.read:,} tokens."
-    return "No: B read nothing." + (" A dedicated endpoint is needed." if cell.name == "absent_wait" else "")
+    if hit:
+        return f"Yes: {read:,} tokens were read."
+    return "No: nothing was read." + (" A dedicated endpoint is needed." if cell.name == "absent_wait" else "")

@@ -68,7 +68,7 @@ def _value(
     """(from when on, in a sentence), `None` where the moments do not tell."""
     one, two = early
     lead = (one.began_s or one.sent_s) - two.sent_s
-    if two.hit:
+    if two.hit or one.hit:  # either may arrive first, and can only have read what the other wrote
         if lead < CLOSE_S:
             return None, f"the first response began {lead * 1000:.0f} ms after the twin was sent: too close to tell"
         return "request_start", f"a twin sent {lead:.2f} s before the first response began read its entry"

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import ROUND_UP, Decimal
 from pathlib import Path
 from typing import Any, NoReturn
 from uuid import uuid4
@@ -206,7 +206,7 @@ def _agree(options: Options, lab: Lab, plan: Plan) -> None:
     about = budget.about(plan.requests, plan.input_tokens, plan.output_tokens)
     if budget.limit is None:
         added = plan.input_tokens * BYTES_PER_TOKEN + plan.requests * ADDED_TOKENS
-        budget.limit = budget.about(plan.requests, added, plan.output_tokens).quantize(Decimal("0.0001")) * 2
+        budget.limit = budget.about(plan.requests, added, plan.output_tokens).quantize(Decimal("0.0001"), ROUND_UP)
     assert budget.row is not None
     source = f"prices of {budget.row.source or 'your file'}"
     warn(f"{lab.model} at {lab.target.host}: {size}; about ${about:.4f}, never more than ${budget.limit} ({source})")
