@@ -38,11 +38,17 @@ def chat(model: str, document: str, question: str, *, max_tokens: int = SHORT_AN
     """The same as a streamed Chat Completions request; `turns` are messages between the document and the question."""
     return {
         "model": model,
-        "max_completion_tokens": max_tokens,
+        _limit(model): max_tokens,
         "stream": True,
         "stream_options": {"include_usage": True},
         "messages": [{"role": "system", "content": document}, *turns, {"role": "user", "content": question}],
     }
+
+
+def _limit(model: str) -> str:
+    """The name of the bound on the answer: OpenAI's newer models refuse the old one, others ignore the new one."""
+    name = model.rsplit("/", 1)[-1]
+    return "max_completion_tokens" if name.startswith(("gpt-", "chatgpt", "o1", "o3", "o4")) else "max_tokens"
 
 
 def responses(model: str, document: str, question: str, *, max_tokens: int = SHORT_ANSWER) -> JsonObject:

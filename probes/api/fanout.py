@@ -12,7 +12,7 @@ from probes.api.lab import Lab, Plan
 from traces.schema import JsonObject
 
 CLOSE_S = 0.05
-"""Where A's response begins sooner than this after B was sent, nobody can tell which came first at the server."""
+"""Moments of two requests that are no further apart than this may have another order at the server."""
 
 
 class Cell(NamedTuple):
@@ -72,7 +72,7 @@ def _row(cell: Cell, one: Exchange, two: Exchange, predicted: bool | None) -> Js
     # Of two that leave at once either may arrive first; in a new document each can only read what the other wrote.
     hit = two.hit if cell.wait or two.hit is None or one.hit is None else two.hit or one.hit
     lead = None if one.began_s is None else one.began_s - two.sent_s
-    too_close = not cell.wait and lead is not None and lead < CLOSE_S
+    too_close = _too_close(cell, one, two, hit, lead)
     finding = "inconclusive"
     if hit is not None and predicted is not None and not too_close:
         finding = "confirmed" if hit == predicted else "refuted"
@@ -93,11 +93,31 @@ def _row(cell: Cell, one: Exchange, two: Exchange, predicted: bool | None) -> Js
     }
 
 
+def _too_close(cell: Cell, one: Exchange, two: Exchange, hit: bool | None, lead: float | None) -> bool:
+    """Whether nobody can tell which came first at the server. Only a marked endpoint's answer depends on that."""
+    if cell.wait or not cell.marker:
+        return False
+    return read_early(one, two) is None if hit else lead is None or lead < CLOSE_S
+
+
+def read_early(one: Exchange, two: Exchange) -> float | None:
+    """Seconds by which one of two requests sent together began its response, having read, before the writer's began.
+
+    `None` where neither did: that a reader was sent first proves nothing, since it may have been long on its way.
+    """
+    for reader, writer in ((two, one), (one, two)):
+        if reader.hit and reader.began_s is not None and writer.began_s is not None:
+            ahead = writer.began_s - reader.began_s
+            if ahead > CLOSE_S:
+                return ahead
+    return None
+
+
 def _answer(cell: Cell, hit: bool | None, read: int | None, too_close: bool) -> str:
     if hit is None:
         return "Unknown: the usage does not say what was read."
     if too_close:
-        return "Unknown: A's response began before B can have arrived; ask a server that answers more slowly."
+        return "Unknown: the two came too close together; ask a server that takes longer to begin its response."
     if hit:
         return f"Yes: {read:,} tokens were read."
     return "No: nothing was read." + (" A dedicated endpoint is needed." if cell.name == "absent_wait" else "")

@@ -10,8 +10,7 @@ from typing import Any
 from probes.api import bodies
 from probes.api.exchange import Exchange
 from probes.api.filler import run_id
-from probes.api.lab import Lab, Plan, check
-from probes.errors import Incomplete
+from probes.api.lab import Lab, Plan
 from traces.canonical import dump
 from traces.schema import JsonObject
 
@@ -46,9 +45,9 @@ def plan(document: str) -> Plan:
 
 
 def run(lab: Lab, document: str) -> JsonObject:
-    """Send up to four requests and give the verdict. Raises what `Lab.send` raises, its requests kept in the lab.
+    """Send up to four requests and give the verdict.
 
-    An incomplete request ends the run: `Incomplete` is raised once the verdict can be had from `verdict`.
+    Raises what `Lab.send` raises; `verdict` then speaks of what was sent until then.
     """
     for case, body in requests(document, lab.model, lab.target.api, run_id()):
         exchange = lab.send(case, body)
@@ -157,13 +156,3 @@ def _lost(exchange: Exchange, sent: dict[str, Exchange]) -> tuple[str, str]:
 
 
 _STEPS: dict[str, Any] = dict(zip(CASES, (_prepared, _confirmed, _reused, _lost), strict=True))
-
-
-def last_error(lab: Lab) -> Incomplete | None:
-    """The error of the last request where that is incomplete."""
-    try:
-        for exchange in lab.exchanges[-1:]:
-            check(exchange, lab.target)
-    except Incomplete as error:
-        return error
-    return None

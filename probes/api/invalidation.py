@@ -88,7 +88,8 @@ def _with(**members: object) -> Change:
 
 def _web_search(body: JsonObject) -> JsonObject:
     search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 1}
-    return {**body, "tools": [*body["tools"], search]}
+    # A search would cost more than any budget foresees. That no tool may be used spares tools and system by rule.
+    return {**body, "tools": [*body["tools"], search], "tool_choice": {"type": "none"}}
 
 
 _SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"],

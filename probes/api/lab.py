@@ -81,6 +81,7 @@ class Lab:
     _numbered: int = 0
 
     def __post_init__(self) -> None:
+        """Choose a length for documents where none was given."""
         if not self.words:
             # A ruleset without a minimum says nothing about small documents either.
             minimum = (self.rules.min_tokens if self.rules is not None else 0) or USUAL_MINIMUM

@@ -7,7 +7,7 @@ the first's response is still being written, and at last one after its end. The 
 from probes.api import bodies
 from probes.api.claim import Claim, finding_of, fits, open_claim
 from probes.api.exchange import Exchange
-from probes.api.fanout import CLOSE_S
+from probes.api.fanout import CLOSE_S, read_early
 from probes.api.lab import Lab, Plan
 from traces.schema import JsonObject
 
@@ -66,23 +66,22 @@ def _value(
     early: tuple[Exchange, Exchange], late: tuple[Exchange, Exchange], after: Exchange
 ) -> tuple[str | None, str]:
     """(from when on, in a sentence), `None` where the moments do not tell."""
-    one, two = early
-    lead = (one.began_s or one.sent_s) - two.sent_s
-    if two.hit or one.hit:  # either may arrive first, and can only have read what the other wrote
-        if lead < CLOSE_S:
-            return None, f"the first response began {lead * 1000:.0f} ms after the twin was sent: too close to tell"
-        return "request_start", f"a twin sent {lead:.2f} s before the first response began read its entry"
+    before = read_early(*early)
+    if before is not None:
+        return "request_start", f"a twin's response began {before:.2f} s before that of the request whose entry it read"
+    if early[0].hit or early[1].hit:
+        return (
+            None,
+            "a twin read the entry, but its response began too close to the writer's to tell the order",
+        )
     first, twin = late
-    overlaps = (twin.began_s or 0) < (first.ended_s or 0)
-    if not overlaps:
+    if not twin.hit:
+        if after.hit:
+            return "response_end", "a twin sent after the response began read nothing, a request after its end did"
+        return None, "nothing was read even after the response's end"
+    lead = (early[0].began_s or 0) - early[1].sent_s
+    if (twin.began_s or 0) + CLOSE_S > (first.ended_s or 0):
         return None, "the first response ended before its twin's began, so begin and end cannot be told apart"
-    if twin.hit:
-        if lead < CLOSE_S:
-            return (
-                None,
-                "readable while the response is written; whether earlier too cannot be told: it began at once",
-            )
-        return "first_response_begins", "a twin before the response read nothing, one during it read the entry"
-    if after.hit:
-        return "response_end", "a twin during the response read nothing, a request after its end read the entry"
-    return None, "nothing was read even after the response's end"
+    if lead < CLOSE_S:
+        return None, "readable while the response is written; whether earlier too cannot be told: it began at once"
+    return "first_response_begins", "a twin before the response read nothing, one during it read the entry"

@@ -79,7 +79,13 @@ class Record:
     def __init__(self, path: Path, trace: str, scrub: Scrubber) -> None:
         self.trace_path = Path(f"{path}{TRACE_SUFFIX}")
         self._trace, self._scrub = trace, scrub
-        self._rows, self._calls = _opened(path), _opened(self.trace_path)
+        self._rows = _opened(path)
+        try:
+            self._calls = _opened(self.trace_path)
+        except BadTarget:
+            self._rows.close()
+            path.unlink()
+            raise
 
     def row(self, row: JsonObject) -> None:
         """Write one row."""

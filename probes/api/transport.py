@@ -60,8 +60,8 @@ def recorded(exchange: Exchange, clock: Clock, scrub: Scrubber, api_error: type[
 
     try:
         yield
-    except (api_error, httpx2.HTTPError, ValueError, TypeError, KeyError, AttributeError) as error:
-        # The last three: a server that answers with JSON of another shape.
+    except (api_error, httpx2.HTTPError, RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+        # RuntimeError: the client was closed meanwhile. The last three: JSON of another shape than any answer has.
         exchange.status, exchange.error = _told(exchange, error, scrub)
     except KeyboardInterrupt:
         exchange.error = "stopped by the user"

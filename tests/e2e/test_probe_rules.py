@@ -1,7 +1,9 @@
 """Rule probes against the local server: they confirm the rules it was started with and find those it was not."""
 
 import json
+import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -110,6 +112,9 @@ def test_the_fan_out_truth_table(cachewright: Run, script: Path) -> None:
     assert all(row["a_read_tokens"] == 0 for row in found["table"])
 
 
+SLOW_FIRST, FAST_SECOND = Fault(first_s=0.9, stall_s=0.6), Fault(first_s=0.1)
+
+
 @pytest.mark.parametrize(
     ("habit", "verdict", "hits"),
     [
@@ -119,10 +124,9 @@ def test_the_fan_out_truth_table(cachewright: Run, script: Path) -> None:
     ],
 )
 def test_fan_out_tells_other_caches_apart(habit: Any, verdict: str, hits: list[bool]) -> None:
-    cache = MessagesCache(Habits(readable=habit))
-    # The second must come while the first is still being written, or all habits look alike.
-    with hosted(cache, first_s=0.25) as server, lab_at(server.url) as lab:
-        server.faults = {number: Fault(first_s=0.25, stall_s=0.6) for number in (2, 4, 6, 8)}
+    with hosted(MessagesCache(Habits(readable=habit))) as server, lab_at(server.url) as lab:
+        # Whoever comes first is slow, so that the second is there while the first is being answered.
+        server.faults = {number: (SLOW_FIRST, FAST_SECOND)[number % 2] for number in range(2, 10)}
         found = fanout.run(lab)
     assert [row["reused"] for row in found["table"]] == hits
     assert found["verdict"] == verdict
@@ -143,7 +147,8 @@ def test_without_a_delay_simultaneous_cells_are_inconclusive_not_refuted() -> No
     [("sent", "request_start"), ("begun", "first_response_begins"), ("ended", "response_end")],
 )
 def test_readable_after(habit: Any, value: str) -> None:
-    with hosted(MessagesCache(Habits(readable=habit)), first_s=0.25, long_s=0.6) as server, lab_at(server.url) as lab:
+    with hosted(MessagesCache(Habits(readable=habit))) as server, lab_at(server.url) as lab:
+        server.faults = {number: (SLOW_FIRST, FAST_SECOND)[number % 2] for number in range(2, 6)}
         (claim,) = readable.run(lab)
     assert (claim.value, claim.finding) == (value, "confirmed" if habit == "begun" else "refuted")
 
@@ -214,3 +219,36 @@ def test_wrong_usage(cachewright: Run, arguments: list[str], part: str) -> None:
 def test_rule_probes_of_a_paid_api_need_a_budget(cachewright: Run) -> None:
     done = cachewright("probe", "rules", "--target", "anthropic", "--model", "claude-opus-4-8", "--yes")
     assert done.returncode == 2 and "give --budget USD" in done.stderr
+
+
+def test_ctrl_c_in_a_pair_keeps_both(command: list[str], environment: dict[str, str], tmp_path: Path) -> None:
+    with hosted(MessagesCache(Habits())) as server:
+        server.faults = {2: Fault(stall_s=30), 3: Fault(stall_s=30)}
+        arguments = [
+            *command,
+            "probe",
+            "fanout",
+            "--target",
+            server.url,
+            "--model",
+            "m",
+            "--json",
+            "--out",
+            "run.jsonl",
+        ]
+        with subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=tmp_path
+        ) as process:
+            end = time.monotonic() + 50
+            while len(server.bodies) < 3:
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            time.sleep(0.5)
+            process.send_signal(signal.SIGINT)
+            said, words = process.communicate(timeout=30)
+    assert process.returncode == 130 and b"Traceback" not in words and b"Exception" not in words
+    *requests, last = map(json.loads, said.splitlines())
+    assert [row["complete"] for row in requests] == [True, False, False]
+    assert all(row["error"] == "stopped by the user" and row["usage"] for row in requests[1:])
+    assert last["verdict"] == "incomplete"
+    assert (tmp_path / "run.jsonl").read_bytes() == said

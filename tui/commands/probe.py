@@ -75,30 +75,26 @@ def four(options: Any, document: Path) -> None:
     Exits 1 when the hit was not confirmed, 4 when a request did not come to its end.
     """
     from probes.api import four as probe
-    from probes.api.four import last_error
     from probes.api.report import row_of
     from probes.errors import ProbeError
     from tui.commands.probe_live import aligned, cells
-    from tui.commands.probe_setup import run_of, spent, stopped
+    from tui.commands.probe_setup import guarded, run_of, spent, stopped
 
     text = _document(document)
     with run_of(options, lambda lab: probe.plan(text)) as run:
-        error: ProbeError | None = None
-        try:
+        failures: list[ProbeError] = []
+        with guarded(failures):
             probe.run(run.lab, text)
-        except ProbeError as found:
-            error = found
         verdict = probe.verdict(run.lab)
         run.row({**verdict, "spent": spent(run)})
-        error = error or last_error(run.lab)
     for line in aligned([cells(row_of(one, run.lab.budget.cost(one))) for one in run.lab.exchanges]):
         run.say(line)
     for step in verdict["steps"]:
         run.say(f"{step['case']}: {step['text']}")
     run.say(f"verdict: {verdict['verdict']} ({spent(run)})")
     _say_limits(run, verdict["cannot_establish"])
-    if error is not None:
-        stopped(error, run)
+    if failures:
+        stopped(failures[0], run)
     if verdict["verdict"] != "confirmed":
         raise SystemExit(ExitCode.FINDINGS)
 
@@ -112,22 +108,20 @@ def fanout(options: Any) -> None:
     """
     from probes.api import fanout as probe
     from probes.errors import ProbeError
-    from tui.commands.probe_setup import run_of, spent, stopped
+    from tui.commands.probe_setup import guarded, run_of, spent, stopped
 
     with run_of(options, lambda lab: probe.plan(lab.words)) as run:
-        error: ProbeError | None = None
+        failures: list[ProbeError] = []
         found: Any = {"verdict": "incomplete", "table": [], "cannot_establish": list(probe.CANNOT)}
-        try:
+        with guarded(failures):
             found = probe.run(run.lab)
-        except ProbeError as failure:
-            error = failure
         run.row({**found, "spent": spent(run)})
     for row in found["table"]:
         run.say(f"{row['marker']:8}{row['timing']:14}{row['finding']:14}{row['question']} {row['answer']}")
     run.say(f"verdict: {found['verdict']} ({spent(run)})")
     _say_limits(run, found["cannot_establish"])
-    if error is not None:
-        stopped(error, run)
+    if failures:
+        stopped(failures[0], run)
     if found["verdict"] == "refuted":
         raise SystemExit(ExitCode.FINDINGS)
 
@@ -148,7 +142,7 @@ def rules(options: Any, only: tuple[str, ...], max_wait: float) -> None:
     from probes.api.report import claim_row
     from probes.api.target import target_of
     from probes.errors import ProbeError
-    from tui.commands.probe_setup import run_of, spent, stopped
+    from tui.commands.probe_setup import guarded, run_of, spent, stopped
 
     try:
         target = target_of(options.target, options.api)
@@ -164,23 +158,20 @@ def rules(options: Any, only: tuple[str, ...], max_wait: float) -> None:
         lab.max_wait_s = max_wait
         return suite.total(probe.plan(lab) for probe in chosen)
 
-    failure: ProbeError | None = None
-    findings: list[str] = []
+    failures: list[ProbeError] = []
+    claims: list[Any] = []
     with run_of(options, plan, keys=2 if any(probe.name == "isolation" for probe in chosen) else 1) as run:
-        claims = []
-        try:
+        with guarded(failures):
             for claim in suite.run(run.lab, chosen):
                 claims.append(claim)
                 run.row(claim_row(claim, run.lab))
-        except ProbeError as error:
-            failure = error
         findings = [claim.finding for claim in claims]
         run.row({"summary": {word: findings.count(word) for word in sorted(set(findings))}, "spent": spent(run)})
     for claim in claims:
         run.say(f"{claim.finding:13} {claim.probe}: {claim.why or claim.claim}")
     run.say(spent(run))
-    if failure is not None:
-        stopped(failure, run)
+    if failures:
+        stopped(failures[0], run)
     if "refuted" in findings:
         raise SystemExit(ExitCode.FINDINGS)
 

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import click
 
+from localmodel.rules.step import DatedRules
 from probes.api.budget import ADDED_TOKENS, Budget
 from probes.api.exchange import Clock, Exchange
 from probes.api.lab import Lab, Plan, Watch
@@ -94,6 +95,17 @@ def run_of(options: Options, plan: Callable[[Lab], Plan], keys: int = 1) -> Iter
             run.record.close()
 
 
+@contextmanager
+def guarded(failures: list[ProbeError]) -> Iterator[None]:
+    """What ends a run early goes into `failures`, an interrupt too, so that the record still gets its last row."""
+    try:
+        yield
+    except ProbeError as error:
+        failures.append(error)
+    except KeyboardInterrupt:
+        failures.append(Stopped("stopped by the user"))
+
+
 def stopped(error: ProbeError, run: Run) -> NoReturn:
     """End the process after a run that broke off, its record complete as far as it came."""
     codes: dict[type[ProbeError], ExitCode] = {
@@ -116,11 +128,10 @@ def spent(run: Run) -> str:
 
 def _opened(options: Options, plan: Callable[[Lab], Plan], count: int) -> Run:
     target = target_of(options.target, options.api)
-    budget = _budget(options, target)
-    clock, live = Clock(), Live()
-    lab = Lab(target, options.model, _Nobody(), (), budget, clock=clock)
-    _lay_down_rules(options, lab)
-    lab.__post_init__()
+    budget, clock, live = _budget(options, target), Clock(), Live()
+    ruleset = _ruleset(options, target)
+    rules = None if ruleset is None else ruleset.at(options.model, "claude_api", clock.now())
+    lab = Lab(target, options.model, _Nobody(), (), budget, ruleset=ruleset, rules=rules, clock=clock)
     _agree(options, lab, plan(lab))
     keys = _keys(target, count)
     scrub = Scrubber(keys)
@@ -161,20 +172,18 @@ def _ask(text: str) -> str:
     return str(click.prompt(text, hide_input=True, err=True))
 
 
-def _lay_down_rules(options: Options, lab: Lab) -> None:
-    """Give the lab its rules; a built-in ruleset that does not exist yet leaves predictions out, and says so."""
+def _ruleset(options: Options, target: Target) -> DatedRules | None:
+    """The rules to predict by; where no built-in ones exist for a target there are no predictions, and it is said."""
     from localmodel.rules.errors import RulesError
     from localmodel.rules.load import load
 
     try:
-        ruleset = load(options.rules or lab.target.rules)
+        return load(options.rules or target.rules)
     except RulesError as error:
         if options.rules is not None:
             fail(str(error), ExitCode.UNREADABLE)
         warn(f"no predictions: {error}")
-        return
-    lab.ruleset, lab.rules = ruleset, ruleset.at(lab.model, "claude_api", lab.clock.now())
-    lab.words = 0
+        return None
 
 
 def _budget(options: Options, target: Target) -> Budget:
@@ -208,7 +217,7 @@ def _agree(options: Options, lab: Lab, plan: Plan) -> None:
         added = plan.input_tokens * BYTES_PER_TOKEN + plan.requests * ADDED_TOKENS
         budget.limit = budget.about(plan.requests, added, plan.output_tokens).quantize(Decimal("0.0001"), ROUND_UP)
     assert budget.row is not None
-    source = f"prices of {budget.row.source or 'your file'}"
+    source = f"prices of {lab.clock.now():%Y-%m-%d}: {budget.row.source or 'your file'}"
     warn(f"{lab.model} at {lab.target.host}: {size}; about ${about:.4f}, never more than ${budget.limit} ({source})")
     if options.yes:
         return
