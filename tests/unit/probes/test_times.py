@@ -1,0 +1,100 @@
+"""Lifetimes are stated as intervals that hold the truth; hits restart the clock; start and end are told apart."""
+
+import pytest
+from habits import Asked, Habits, Json, MessagesCache
+from workbench import dream_lab
+
+from probes.api import clock, lifetime
+from probes.api.claim import fits
+from probes.api.lifetime import Tried, bounds_of, early
+
+
+@pytest.mark.parametrize("true", [3, 20, 60, 240, 299, 300, 301, 360, 590])
+def test_the_interval_holds_the_true_lifetime(true: float) -> None:
+    (claim,) = lifetime.run(dream_lab(MessagesCache(Habits(ttl_5m=true))))
+    assert fits(claim.value, true)
+    assert claim.value["at_most"] <= claim.value["above"] * 1.26
+    if not fits(claim.value, 300):
+        assert claim.finding == "refuted"
+    assert f"more than {claim.value['above']:.4g} s" in claim.why
+
+
+def test_a_right_rule_is_confirmed_as_an_interval() -> None:
+    (claim,) = lifetime.run(dream_lab(MessagesCache(Habits())))
+    assert claim.finding == "confirmed"
+    assert 265 < claim.value["above"] < 300 <= claim.value["at_most"] < 335
+    assert claim.prediction["hit"] == claim.observation["hit"]
+
+
+def test_a_longer_lifetime_is_refuted_by_its_lower_bound() -> None:
+    (claim,) = lifetime.run(dream_lab(MessagesCache(Habits(ttl_5m=3600))))
+    assert (claim.finding, claim.value["at_most"]) == ("refuted", None)
+    assert claim.value["above"] > 300
+    assert "--max-wait" in claim.why
+
+
+def test_waiting_is_bounded_and_then_nothing_is_claimed() -> None:
+    lab = dream_lab(MessagesCache(Habits()), max_wait_s=100)
+    start = lab.clock.steady()
+    (claim,) = lifetime.run(lab)
+    assert claim.finding == "inconclusive"
+    assert lab.clock.steady() - start < 110
+
+
+def test_the_hour() -> None:
+    (claim,) = lifetime.run(dream_lab(MessagesCache(Habits()), max_wait_s=4000), ttl="1h")
+    assert (claim.rule, claim.finding) == ("ttl_seconds_1h", "confirmed")
+
+
+@pytest.mark.parametrize("refreshes", [True, False])
+def test_refresh(refreshes: bool) -> None:
+    (claim,) = clock.run_refresh(dream_lab(MessagesCache(Habits(refreshes=refreshes))))
+    assert (claim.value, claim.finding) == (refreshes, "confirmed" if refreshes else "refuted")
+    assert claim.observation["hit"] == [False, True, refreshes]
+    assert claim.prediction["hit"] == [False, True, True]
+
+
+@pytest.mark.parametrize("side", ["start", "end"])
+def test_start_or_end(side: str) -> None:
+    lab = dream_lab(MessagesCache(Habits(clock=side)), long_s=120)  # type: ignore[arg-type]
+    (claim,) = clock.run_clock(lab)
+    assert claim.value == ("request_start" if side == "start" else "response_end")
+    assert claim.finding == ("confirmed" if side == "start" else "refuted")
+
+
+def test_a_short_answer_cannot_tell_start_from_end() -> None:
+    (claim,) = clock.run_clock(dream_lab(MessagesCache(Habits(clock="end")), long_s=5))
+    assert claim.finding == "inconclusive"
+    assert "long answer took 5 s" in claim.why
+
+
+def test_the_bounds_are_measured_once() -> None:
+    lab = dream_lab(MessagesCache(Habits()), long_s=120)
+    lifetime.run(lab)
+    before = len(lab.exchanges)
+    clock.run_refresh(lab)
+    clock.run_clock(lab)
+    assert len(lab.exchanges) - before == 3 + 2 + 2
+
+
+def test_an_early_loss_is_no_bound() -> None:
+    tried = [Tried(10, 11, False, (1, 2)), Tried(20, 21, True, (3, 4)), Tried(30, 31, False, (5, 6))]
+    assert bounds_of(tried) == (20, 31)
+    assert early(tried) == tried[:1]
+    assert "1 entries were gone earlier" in lifetime.sentence(bounds_of(tried), tried, 600)
+
+
+class Evicting(MessagesCache):
+    """Loses the fourth entry at once."""
+
+    count = 0
+
+    def ask(self, key: str, body: Json, now: float) -> Asked:
+        self.count += 1
+        return super().ask("elsewhere" if self.count == 4 else key, body, now)
+
+
+def test_an_evicted_entry_does_not_refute() -> None:
+    (claim,) = lifetime.run(dream_lab(Evicting(Habits())))
+    assert claim.finding == "confirmed"
+    assert fits(claim.value, 300)
