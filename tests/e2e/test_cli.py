@@ -139,8 +139,8 @@ def test_the_store_gives_the_audit_of_the_file(cachewright: Run, tmp_path: Path)
 
 def test_the_default_store_lies_in_the_data_folder(cachewright: Run, tmp_path: Path) -> None:
     report(cachewright("audit", FOURTEEN, "--json"))
-    assert list((tmp_path / "data").rglob("*.db"))
-    assert len(report(cachewright("audit", "--json"))["calls"]) == 14
+    (store,) = (tmp_path / "data").rglob("*.db")
+    assert len(report(cachewright("audit", "--db", store, "--json"))["calls"]) == 14
 
 
 def test_no_store_writes_nothing(cachewright: Run, tmp_path: Path) -> None:
