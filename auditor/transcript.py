@@ -45,7 +45,9 @@ class Told:
 
 def told(audited: Audited, between: list[Audited]) -> Told:
     """What the transcript tells of a call; `between` are the calls of other models since its predecessor."""
-    words = list(dict.fromkeys(word for each in (*between, audited) for word in words_of(each.call)))
+    words = words_of(audited.call)
+    if between:
+        words = list(dict.fromkeys([*(word for each in between for word in words_of(each.call)), *words]))
     return Told(words, label_of(audited.call), "previous" in facts_of(audited.call) and not between)
 
 

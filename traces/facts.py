@@ -68,8 +68,3 @@ def label_of(call: Call) -> Label | None:
 def words_of(call: Call) -> list[str]:
     """What happened since the call that this one continues."""
     return list(facts_of(call).get("since") or ())
-
-
-def with_word(call: Call, word: str) -> str | None:
-    """The first thing that happened and starts with this word, `None` where nothing did."""
-    return next((each for each in words_of(call) if each == word or each.startswith(f"{word} ")), None)

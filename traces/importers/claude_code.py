@@ -93,8 +93,11 @@ def read(path: Path, *, on_reject: OnReject | None) -> Iterator[Call]:
             if line is None:
                 transcript.reject(Place(transcript.name, number, offset, length), "row of more than 64 MiB, not read")
             elif not line.startswith(SIDE_ROWS) or b'"assistant"' in line:
-                yield from transcript.take(line, number, offset)
-    yield from transcript.rest()
+                transcript.take(line, number, offset)
+                while transcript.waiting > PENDING:
+                    yield from transcript.oldest()
+    while transcript.waiting:
+        yield from transcript.oldest()
 
 
 class _Transcript:
@@ -114,8 +117,22 @@ class _Transcript:
         if self._on_reject is not None:
             self._on_reject(Rejected(place, reason, pending))
 
-    def take(self, line: bytes, number: int, offset: int) -> Iterator[Call]:
-        """Take in one line; yields calls of which no more rows are expected."""
+    @property
+    def waiting(self) -> int:
+        """How many responses may get further rows."""
+        return len(self._pending)
+
+    def oldest(self) -> list[Call]:
+        """The calls of the response that waits longest, which it does no more."""
+        name = next(iter(self._pending))
+        response = self._pending.pop(name)
+        if name in self._seen:
+            return []
+        self._seen.add(name)
+        return calls_of(response, self.stem)
+
+    def take(self, line: bytes, number: int, offset: int) -> None:
+        """Take in one line."""
         try:
             row: Row | None = decode(line)
         except msgspec.DecodeError as error:
@@ -129,13 +146,6 @@ class _Transcript:
             self._embedded(row, row.data.message, Place(self.name, number, offset, len(line)))
         elif row.type in _ROW_TYPES:
             self._follow(row, line)
-        while len(self._pending) > PENDING:
-            yield from self._emit(next(iter(self._pending)))
-
-    def rest(self) -> Iterator[Call]:
-        """Calls that were waiting for more rows."""
-        for name in list(self._pending):
-            yield from self._emit(name)
 
     def _damaged(self, line: bytes, place: Place, error: msgspec.DecodeError) -> Row | None:
         """What can be saved of a line that is no row: a whole row behind a torn one, or the links of an odd one."""
@@ -269,13 +279,6 @@ class _Transcript:
         self._links[row.uuid] = link
         if len(self._links) > LINKS:
             self._links = dict(list(self._links.items())[LINKS // 2 :])
-
-    def _emit(self, name: str) -> Iterator[Call]:
-        response = self._pending.pop(name)
-        if name in self._seen:
-            return
-        self._seen.add(name)
-        yield from calls_of(response, self.stem)
 
 
 def _words(row: Row, line: bytes, chain: Chain) -> Iterator[str]:

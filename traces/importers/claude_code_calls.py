@@ -1,6 +1,5 @@
 """Calls of Claude Code transcripts, put together from the rows of their responses."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from sys import intern
@@ -52,7 +51,7 @@ class Response(Struct):
     finished: bool = False
 
 
-def calls_of(response: Response, stem: str) -> Iterator[Call]:
+def calls_of(response: Response, stem: str) -> list[Call]:
     """The call that a response answers, and what was billed beside it (server-side compaction, an advisor)."""
     row, chain, bill = response.row, response.chain, response.bill
     main = chain.name == "main"
@@ -71,10 +70,8 @@ def calls_of(response: Response, stem: str) -> Iterator[Call]:
         facts=_facts(response),
         place=response.place,
     )
-    yield call
-    for number, part in enumerate(bill.iterations or () if bill is not None else ()):
-        if part.type not in (None, "message"):
-            yield _beside(call, part, number)
+    parts = enumerate(bill.iterations or () if bill is not None else ())
+    return [call, *(_beside(call, part, number) for number, part in parts if part.type not in (None, "message"))]
 
 
 def _beside(call: Call, part: Iteration, number: int) -> Call:

@@ -185,7 +185,7 @@ def test_a_sub_agent_in_both_places_is_counted_once(write: Write, tmp_path: Path
     write(answer("a1", None, 1, "m1", usage(0, 900)), side, result)
     write(side, name="s/subagents/agent-f00.jsonl")
     calls = list(io.distinct(call for path in io.find([tmp_path]) for call in io.read(path)))
-    assert [(call.id, call.agent) for call in calls] == [("m1", "main"), ("m2", "f00")]
+    assert sorted((call.id, call.agent) for call in calls) == [("m1", "main"), ("m2", "f00")]
 
 
 def test_copies_without_ids_are_not_counted_and_named(write: Write) -> None:
