@@ -33,8 +33,8 @@ from localmodel.engine.template import ChatTemplate, for_model, source_in_folder
 from localmodel.engine.tokenizer import TextTokenizer, from_folder, from_gguf
 from localmodel.engine.weights import load, load_gguf
 
-POOL_SHARE, HOST_SHARE = 4, 8
-"""The pool takes at most 1/4 of the memory that is free at the start, the host tier at most 1/8."""
+POOL_SHARE, HOST_SHARE = 8, 8
+"""The pool and the tier beside it take at most 1/8 each of the memory that is free at the start."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from localmodel.rules.load import load
 from localmodel.rules.step import step
 from localmodel.rules.types import CacheState
 from localmodel.server.pieces import tokenise
-from localmodel.server.render import text_of
+from localmodel.server.blocks import text_of
 from traces.canonical import Interner, canonical
 from traces.io import read
 from traces.schema import Call
