@@ -155,7 +155,7 @@ def plan(spans: Sequence[Span], kv: PagedKV, *, multiple: int) -> Plan:
         write=(torch.tensor(slots, device=device)[:, None] + heads[None, :]).view(-1),
         written=len(tokens),
         groups=tuple(_groups(spans, kv)),
-        wanted=torch.tensor(wanted, device=device),
+        wanted=torch.tensor(wanted, dtype=torch.long, device=device),
     )
 
 
