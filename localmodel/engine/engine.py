@@ -63,7 +63,7 @@ class Parts:
 
 @dataclass(slots=True, eq=False)
 class Engine:
-    """See the module."""
+    """See the module. `counts` (pages by state) and `computed` (tokens of prompts) are those after the latest step."""
 
     parts: Parts
     sizes: Sizes
@@ -71,6 +71,7 @@ class Engine:
     scheduler: Scheduler = field(init=False)
     tier: HostTier = field(init=False)
     counts: Counts = field(init=False)
+    computed: int = 0
     _inbox: "deque[Callable[[], None]]" = field(default_factory=deque)
     _wake: threading.Condition = field(default_factory=threading.Condition)
     _stopping: bool = False
@@ -164,7 +165,7 @@ class Engine:
                 act()
             self.scheduler.step()
             # One reference, replaced as a whole: who reads it elsewhere sees figures that add up.
-            self.counts = self.scheduler.counts
+            self.counts, self.computed = self.scheduler.counts, self.scheduler.computed
 
 
 def open_parts(path: Path, device: str | None = None) -> Parts:

@@ -112,7 +112,10 @@ class Act(Protocol):
 
 @dataclass(slots=True)
 class Scheduler:
-    """See the module. `budget` is the number of tokens of one step, `batch` the number of requests that run at once."""
+    """See the module. `budget` is the number of tokens of one step, `batch` the number of requests that run at once.
+
+    `computed` counts the prompts' tokens that went through the model.
+    """
 
     model: PagedModel
     kv: PagedKV
@@ -121,6 +124,7 @@ class Scheduler:
     batch: int = 8
     waiting: "deque[Job]" = field(default_factory=deque)
     running: list[Run] = field(default_factory=list)
+    computed: int = 0
 
     @property
     def idle(self) -> bool:
@@ -204,6 +208,7 @@ class Scheduler:
         for run, count in batch:
             run.done += count
             if not run.begun:
+                self.computed += count
                 run.lease.commit(run.done)
         return logits
 
