@@ -139,5 +139,5 @@ class Backend(Protocol):
 
 
 def call_id(seed: bytes, number: int) -> str:
-    """The id of an answer's tool call: the same for the same prompt, so that a repeated session sends the same bytes."""
+    """The id of an answer's tool call: the same for the same prompt, so that a repeated session sends equal bytes."""
     return "toolu_" + blake2b(seed + bytes([number % 256]), digest_size=12).hexdigest()

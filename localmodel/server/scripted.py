@@ -26,9 +26,9 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from localmodel.server import pieces
+from localmodel.server.blocks import text_of
 from localmodel.server.errors import BadSettings
 from localmodel.server.minimal import minimal
-from localmodel.server.blocks import text_of
 from localmodel.server.model import (
     Claimed,
     Event,

@@ -66,7 +66,7 @@ def test_every_row_on_the_engine(tmp_path: Path) -> None:
     from localmodel.engine.engine import Engine, Sizes
     from localmodel.server.local import LocalBackend
 
-    scale = Scale(tokens=8, speed=30, ttl_s=10)
+    scale = Scale(tokens=12, speed=30, ttl_s=10)
     try:
         backend = LocalBackend(Engine(tinymodel.parts(), Sizes(8000)))
     except MissingModel as error:

@@ -1,4 +1,4 @@
-"""The 14-row trace to be sent for real: the same blocks and gaps, tokens and time divided, and what each row must show."""
+"""The 14-row trace to be sent for real: the same blocks and gaps, tokens and time divided, and its verdicts."""
 
 import copy
 import json
@@ -150,7 +150,7 @@ def predicted(record: Path, rules: Path) -> dict[str, tuple[int, int]]:
 
 
 def checked(replies: list[serving.Reply], client: serving.Client, record: Path, rules: Path) -> list[Json]:
-    """Usage, books, headers and a replay of the record agree, and every row has its verdict; the calls in their order."""
+    """Usage, books, headers and a replay of the record agree, and every row has its verdict. The calls in order."""
     assert [reply.status for reply in replies] == [200] * 14, [reply.raw[:300] for reply in replies]
     usage = {reply.json["id"]: reply.json["usage"] for reply in replies}
     figures = {

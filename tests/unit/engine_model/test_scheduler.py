@@ -68,10 +68,10 @@ def root(namespace: str = "a") -> Root:
     return Root("w", "t", "c", "float32", "l", "n", namespace)
 
 
-def scheduler(model: Any, pages: int = 64, *, host: int = 0, **options: int) -> Scheduler:
+def scheduler(model: Any, pages: int = 64, *, host: int = 0, budget: int = 512, batch: int = 8) -> Scheduler:
     kv = model.new_kv(pages)
     offload = Offload(HostTier(host * kv.page_bytes), kv.read, kv.write) if host else None
-    return Scheduler(model, kv, KVCache(pages, offload=offload, paranoid=True), **options)
+    return Scheduler(model, kv, KVCache(pages, offload=offload, paranoid=True), budget, batch)
 
 
 def job(tokens: Sequence[int], reuse: int = 0, most: int = 8, *, space: str = "a", heard: Heard | None = None,
