@@ -161,13 +161,13 @@ def product_speed(weights: Weights) -> float:
     rows = torch.randn(CHUNK, gate_up.shape[1]).to(gate_up.dtype)
     work = 2 * rows.shape[0] * gate_up.numel()
     with torch.inference_mode():
-        return work / min(seconds(lambda: torch.nn.functional.linear(rows, gate_up)) for _ in range(30))
+        return float(work / min(seconds(lambda: torch.nn.functional.linear(rows, gate_up)) for _ in range(30)))
 
 
 def read_speed() -> float:
     """Bytes/s that this machine reads from memory."""
     data = torch.ones(2**26)
-    return data.numel() * 4 / min(seconds(lambda: data.sum()) for _ in range(10))
+    return float(data.numel() * 4 / min(seconds(lambda: data.sum()) for _ in range(10)))
 
 
 def prefill_limit(config: ModelConfig, length: int, flops: float) -> float:

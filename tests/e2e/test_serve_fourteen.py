@@ -40,9 +40,12 @@ def command(folder: Path, scale: Scale, **options: object) -> Iterator[tuple[ser
         assert process.stdout is not None
         line = process.stdout.readline()
         url = next(word for word in line.split() if word.startswith("http://127.0.0.1:"))
-        yield serving.Client(url), rules, record
-        process.terminate()
-        assert process.wait(10) == 0
+        try:
+            yield serving.Client(url), rules, record
+        finally:
+            process.terminate()
+            process.wait(10)
+        assert process.returncode == 0
         assert process.stdout.read() == ""
 
 
@@ -82,7 +85,7 @@ def test_every_row_on_the_engine(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_every_row_on_the_default_model(tmp_path: Path) -> None:
-    """Its window has 8,192 tokens, so the trace shrinks to an eleventh; two minutes, for it computes 25,000 tokens."""
+    """Its window has 8,192 tokens, so the trace shrinks to a thirtieth; takes two minutes."""
     pytest.importorskip("torch", reason="torch is not installed (extra `local`)")
     from localmodel.engine.gguf import open_gguf
     from localmodel.engine.template import for_model
@@ -95,7 +98,7 @@ def test_every_row_on_the_default_model(tmp_path: Path) -> None:
         pytest.skip(str(error))
     tokenizer = from_gguf(file.metadata, place="default")
     template = for_model(file.metadata.get("tokenizer.chat_template"), tokenizer, place="default")
-    scale = Scale(tokens=11, speed=8, ttl_s=38)
+    scale = Scale(tokens=30, speed=8, ttl_s=38)
     with command(tmp_path, scale, model="default") as (client, rules, record):
         replies = send_all(client, short(), scale, lambda part: len(segment_of(part, template).tokens(tokenizer)))
         calls = checked(replies, client, record, rules)
