@@ -5,11 +5,10 @@ The model is tiny and random, with the default model's tokens: the cache does no
 
 import json
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -216,6 +215,16 @@ def test_cached_uncached_and_batched_answer_alike(client: Client) -> None:
     assert client.calls()[-1]["verdict"] == "hit"
 
 
+def test_switching_between_conversations_loses_neither(client: Client) -> None:
+    """Reports D12 and D19: a repeat reads at once, and reading one conversation does not take away the other."""
+    one, two = body(words(20), words(21), words(22)), body(words(20), words(23))
+    whole = [total(client.post("/v1/messages", sent).json["usage"]) for sent in (one, two)]
+    for sent, length in zip((one, two, one, one), (*whole, whole[0], whole[0]), strict=True):
+        usage = client.post("/v1/messages", sent).json["usage"]
+        assert read(usage) == length - usage["input_tokens"] > 0
+    assert {call["verdict"] for call in client.calls()[2:]} == {"hit"}
+
+
 def test_forced_tools_and_formats_are_followed(client: Client) -> None:
     for choice in ({"type": "any"}, {"type": "tool", "name": "paint"}):
         found = client.post("/v1/messages", body("Paint!", tools=[TOOL], tool_choice=choice, max_tokens=80)).json
@@ -323,17 +332,21 @@ def sent_at_random(big: Big, ops: list[Op]) -> list[Json]:
 # Case D10: streams that are given up leave nothing behind.
 
 
-def give_up(client: Client, sent: Json, after: int) -> None:
-    """Send a streaming request and close the connection after so many events."""
-    raw = json.dumps(sent).encode()
-    with socket.create_connection((urlsplit(client.url).hostname or "", urlsplit(client.url).port or 0)) as connection:
+@contextmanager
+def opened(client: Client, sent: Json) -> Iterator[socket.socket]:
+    """A connection on which a request was sent; it is closed at the end, whatever has come back."""
+    raw, place = json.dumps(sent).encode(), urlsplit(client.url)
+    with socket.create_connection((place.hostname or "", place.port or 0)) as connection:
         head = f"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: {client.key}\r\ncontent-length: {len(raw)}\r\n\r\n"
         connection.sendall(head.encode() + raw)
+        yield connection
+
+
+def give_up(client: Client, sent: Json, after: int) -> None:
+    """Send a streaming request and close the connection after so many events."""
+    with opened(client, sent) as connection:
         seen = b""
-        while seen.count(b"\n\n") < after:
-            more = connection.recv(4096)
-            if not more:
-                return
+        while seen.count(b"\n\n") < after and (more := connection.recv(4096)):
             seen += more
 
 
@@ -357,32 +370,14 @@ def test_a_full_queue_is_an_overload_in_each_dialect() -> None:
     found = engine(queue=1, batch=1)
     with serving.running(Limits(slots=1, queue=2), LocalBackend(found), sets=SETS) as server:
         client = server.client("k")
-        long = body("go on", max_tokens=20_000)
-        with ThreadPoolExecutor(4) as pool:
-            done = threading.Event()
-            stuck = [pool.submit(give_up_when, client, long, done) for _ in range(3)]
+        long = body("go on", max_tokens=20_000, stream=True)
+        with opened(client, long), opened(client, long), opened(client, long):
             assert until(lambda: server.service.gate.waiting == 2)
             assert client.post("/v1/messages", body("hi")).status == 529
             chat = client.post("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "hi"}]})
             assert chat.status == 503
             assert chat.headers["retry-after"] == "1"
-            done.set()
-            for one in stuck:
-                one.result()
-        assert until(lambda: engine_idle(found))
-        assert found.counts.in_use == 0
-
-
-def engine_idle(found: Engine) -> bool:
-    return found.scheduler.idle and found.counts.in_use == 0
-
-
-def give_up_when(client: Client, sent: Json, done: threading.Event) -> None:
-    raw = json.dumps({**sent, "stream": True}).encode()
-    with socket.create_connection((urlsplit(client.url).hostname or "", urlsplit(client.url).port or 0)) as connection:
-        head = f"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: {client.key}\r\ncontent-length: {len(raw)}\r\n\r\n"
-        connection.sendall(head.encode() + raw)
-        done.wait(30)
+        assert until(lambda: found.scheduler.idle and found.counts.in_use == 0)
 
 
 def test_metrics_count_pages_by_state(big: Big, client: Client) -> None:
@@ -398,15 +393,3 @@ def test_a_prompt_beyond_the_window_is_refused(client: Client) -> None:
     reply = client.post("/v1/messages", body("word " * 30_000))
     assert reply.status == 400
     assert "prompt is too long" in reply.json["error"]["message"]
-
-
-def test_the_path_of_a_file_that_is_no_model(tmp_path: Path) -> None:
-    from localmodel.server.errors import BadSettings
-    from localmodel.server.serve import build
-    from localmodel.server.settings import Settings
-
-    file = tmp_path / "model.gguf"
-    file.write_bytes(b"GGUF" + bytes(60))
-    for name in (str(file), str(tmp_path), str(tmp_path / "none.gguf")):
-        with pytest.raises(BadSettings, match="--model "):
-            build(Settings(model=name))
