@@ -10,6 +10,7 @@ Only the engine's thread touches torch, the pages and their account. Callers han
 their listeners, which must not block.
 """
 
+import logging
 import os
 import threading
 from collections import deque
@@ -22,7 +23,7 @@ from localmodel.engine.cache.identity import PAGE_TOKENS, Root
 from localmodel.engine.cache.pages import Counts
 from localmodel.engine.cache.store import Offload
 from localmodel.engine.cache.tiers import HostTier
-from localmodel.engine.errors import QueueFull
+from localmodel.engine.errors import EngineStopped, QueueFull
 from localmodel.engine.gguf import open_gguf
 from localmodel.engine.guide import Guide, Guides
 from localmodel.engine.model import PagedModel
@@ -33,6 +34,7 @@ from localmodel.engine.template import ChatTemplate, for_model, source_in_folder
 from localmodel.engine.tokenizer import TextTokenizer, from_folder, from_gguf
 from localmodel.engine.weights import load, load_gguf
 
+LOG = logging.getLogger("cachewright.engine")
 POOL_SHARE, HOST_SHARE = 8, 8
 """The pool and the tier beside it take at most 1/8 each of the memory that is free at the start."""
 
@@ -75,6 +77,7 @@ class Engine:
     _inbox: "deque[Callable[[], None]]" = field(default_factory=deque)
     _wake: threading.Condition = field(default_factory=threading.Condition)
     _stopping: bool = False
+    _broken: Exception | None = None
     _thread: threading.Thread = field(init=False)
 
     def __post_init__(self) -> None:
@@ -123,7 +126,9 @@ class Engine:
         return Job(root, tokens, reuse, max_tokens, ends, Sampler(params), listener, guide)
 
     def submit(self, job: Job) -> None:
-        """Queue a job. Raises QueueFull."""
+        """Queue a job. Raises QueueFull, or EngineStopped after a bug has stopped the engine's thread."""
+        if self._broken is not None:
+            raise EngineStopped(f"the engine has stopped: {self._broken}")
         # Counted without a lock: a few requests more or less are no matter, an endless queue is.
         waiting = len(self.scheduler.waiting) + len(self._inbox)
         if waiting >= self.sizes.queue:
@@ -153,6 +158,15 @@ class Engine:
             self._wake.notify()
 
     def _work(self) -> None:
+        try:
+            self._turns()
+        except Exception as error:
+            # What one request breaks ends in its listener; this is the account of pages or the scheduler itself.
+            LOG.exception("the engine has stopped")
+            self._broken = error
+            self.scheduler.abandon(error)
+
+    def _turns(self) -> None:
         while True:
             with self._wake:
                 while not self._inbox and self.scheduler.idle and not self._stopping:

@@ -6,6 +6,7 @@
     ├── UnsupportedModel  the file is sound, but this engine cannot run it (architecture, tensor type, rope scaling)
     ├── BadTemplate       a chat template cannot be taken apart into block segments
     ├── BadGrammar        a schema that answers cannot be confined to
+    ├── EngineStopped     a bug has stopped the engine; see the log
     ├── QueueFull         more requests wait than may; later there will be room
     └── BadBatch          the forward pass was called wrongly (a bug of the caller)
 
@@ -36,6 +37,10 @@ class BadTemplate(EngineError):
 
 class BadGrammar(EngineError):
     """A schema that answers cannot be confined to, or an answer that left its grammar."""
+
+
+class EngineStopped(EngineError):
+    """A bug has stopped the engine."""
 
 
 class QueueFull(EngineError):

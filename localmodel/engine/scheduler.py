@@ -154,6 +154,13 @@ class Scheduler:
                 self._leave(run)
                 return
 
+    def abandon(self, error: Exception) -> None:
+        """Tell everybody that there will be no more; pages are left as they are."""
+        for job in [*(run.job for run in self.running), *self.waiting]:
+            job.listener.failed(error)
+        self.running.clear()
+        self.waiting.clear()
+
     def step(self) -> None:
         """Admit who fits, then compute one batch."""
         with torch.inference_mode():

@@ -232,6 +232,18 @@ def test_a_broken_listener_fails_alone(model: Any) -> None:
     assert heard(good).tokens == alone(model, good.tokens, 8)
 
 
+def test_all_are_told_when_nothing_goes_on(model: Any) -> None:
+    found = scheduler(model, batch=1)
+    jobs = [job(TALK[:40], heard=Heard(broken=True)) for _ in range(2)]
+    for one in jobs:
+        found.submit(one)
+    found.step()
+    error = ValueError("a bug")
+    found.abandon(error)
+    assert found.idle
+    assert heard(jobs[1]).error is error
+
+
 def test_ways_to_end(model: Any) -> None:
     found = scheduler(model)
     none, two = job(TALK[:40], most=0), job(TALK[:40], heard=Heard(enough=2))
