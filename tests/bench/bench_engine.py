@@ -209,8 +209,9 @@ def first_tokens(ours: Ours, theirs: Theirs, prefix: int, repeat: int) -> list[R
     past = theirs.prefill(tokens[:prefix])
 
     def again() -> float:
-        past.crop(prefix)
-        return seconds(lambda: theirs.prefill(tokens[prefix:], past))
+        taken = seconds(lambda: theirs.prefill(tokens[prefix:], past))
+        past.crop(-NEW)
+        return taken
 
     warm = turns(lambda: seconds(lambda: ours.prefill(tokens, prefix)), again, repeat)
     name = f"first token, {prefix} + {NEW}"
