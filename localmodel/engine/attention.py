@@ -13,10 +13,12 @@ Why it is exact (the same bits for a token, however the prompt was cut, batched 
 """
 
 import ctypes
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+import numpy
 import torch
 from torch.nn import functional
 
@@ -43,7 +45,7 @@ class PagedKV:
         self.config, self.pages, self.dtype, self.device = config, pages, dtype, device
         shape = (pages, config.layers, 2, config.kv_heads, PAGE_TOKENS, config.head_dim)
         # Zeros, because masked positions are multiplied by zero, and zero times what memory held might be NaN.
-        self.slab = torch.zeros(shape, dtype=dtype, device=device)
+        self.slab = _zeros(shape, dtype, device)
         self.heads = self.slab.view(-1, PAGE_TOKENS * config.head_dim)
         self.slots = self.slab.view(-1, config.head_dim)
 
@@ -68,6 +70,14 @@ class PagedKV:
         """Carry out copies on write: the first `tokens` positions of a page, all layers."""
         for one in copies:
             self.slab[one.target, ..., : one.tokens, :] = self.slab[one.source, ..., : one.tokens, :]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
+    """Zeros; on CPUs memory that the system gives page by page as it is written (torch.zeros writes all of it)."""
+    if device != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    raw = numpy.zeros(math.prod(shape) * dtype.itemsize, dtype=numpy.uint8)
+    return torch.from_numpy(raw).view(dtype).view(shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +155,7 @@ def plan(spans: Sequence[Span], kv: PagedKV, *, multiple: int) -> Plan:
         write=(torch.tensor(slots, device=device)[:, None] + heads[None, :]).view(-1),
         written=len(tokens),
         groups=tuple(_groups(spans, kv)),
-        wanted=torch.tensor(wanted, device=device),
+        wanted=torch.tensor(wanted, dtype=torch.long, device=device),
     )
 
 

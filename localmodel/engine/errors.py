@@ -5,6 +5,9 @@
     ├── BadWeights        a model file is damaged or does not hold what its header promises
     ├── UnsupportedModel  the file is sound, but this engine cannot run it (architecture, tensor type, rope scaling)
     ├── BadTemplate       a chat template cannot be taken apart into block segments
+    ├── BadGrammar        a schema that answers cannot be confined to
+    ├── EngineStopped     a bug has stopped the engine; see the log
+    ├── QueueFull         more requests wait than may; later there will be room
     └── BadBatch          the forward pass was called wrongly (a bug of the caller)
 
 The page cache below has its own tree in `cache/errors.py`. Messages name the place, the fact with its numbers and the
@@ -30,6 +33,18 @@ class UnsupportedModel(EngineError):
 
 class BadTemplate(EngineError):
     """A chat template that cannot be taken apart into block segments."""
+
+
+class BadGrammar(EngineError):
+    """A schema that answers cannot be confined to, or an answer that left its grammar."""
+
+
+class EngineStopped(EngineError):
+    """A bug has stopped the engine."""
+
+
+class QueueFull(EngineError):
+    """More requests wait than may."""
 
 
 class BadBatch(EngineError):

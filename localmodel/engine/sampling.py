@@ -56,12 +56,16 @@ def draw(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[int]:
 
 
 class StopScanner:
-    """Cuts text at the first stop sequence and holds back what might still become one."""
+    """Cuts text at the first stop sequence and holds back what might still become one.
+
+    Once one was complete, `found` is the sequence and `rest` the text behind it.
+    """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
         self._held = ""
         self.found: str | None = None
+        self.rest = ""
 
     def feed(self, text: str) -> str:
         """Text that may go out now. Afterwards `found` is the stop sequence, if one was complete; feed no more then."""
@@ -70,6 +74,7 @@ class StopScanner:
         if places:
             # The one that begins first wins; of two that begin together, the longer.
             place, self.found = min(places, key=lambda one: (one[0], -len(one[1])))
+            self.rest = self._held[place + len(self.found) :]
             return self._release(place, drop=True)
         return self._release(len(self._held) - self._pending())
 

@@ -40,7 +40,10 @@ class Specials:
 
 
 class TextTokenizer:
-    """See the module. `identity` is a digest of everything the tokens of a text depend on."""
+    """See the module. `identity` is a digest of everything the tokens of a text depend on.
+
+    `document` is the tokenizer as the JSON text of the `tokenizers` package.
+    """
 
     def __init__(self, tokenizer: Tokenizer, specials: Specials) -> None:
         tokenizer.no_truncation()
@@ -50,7 +53,7 @@ class TextTokenizer:
         self.specials = specials
         names = sorted(specials.names, key=len, reverse=True)
         self._split = re.compile("(" + "|".join(map(re.escape, names)) + ")") if names else None
-        document = tokenizer.to_str()
+        self.document = document = str(tokenizer.to_str())
         self.identity = xxhash.xxh3_128_hexdigest((document + json.dumps(sorted(specials.names.items()))).encode())
         self._bytes = _byte_level() if "ByteLevel" in json.dumps(json.loads(document).get("decoder")) else None
         self._control = frozenset(specials.names.values())

@@ -16,8 +16,8 @@ def main() -> None:
         _stop(f"serve needs the package {error.name}, which is not installed: pip install 'cachewright[local]'")
     try:
         settings = from_environment()
-        about = f"model {settings.model}, rules {settings.rules}"
-        run(settings, lambda url: print(f"listening on {url} ({about})", flush=True))
+        rules = f"rules {settings.rules}"
+        run(settings, lambda url, model: print(f"listening on {url} (model {model}; {rules})", flush=True))
     except BadSettings as error:
         _stop(str(error))
 

@@ -49,8 +49,7 @@ def application(service: Service, ready: Callable[[], None] = lambda: None) -> A
     async def lifespan(app: Starlette) -> AsyncGenerator[None, None]:
         ready()
         yield
-        if service.recorder is not None:
-            service.recorder.close()
+        service.close()
 
     handlers = {ServerError: _refused, HTTPException: _unrouted, Exception: _broken}
     return WithoutPrefix(Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers))

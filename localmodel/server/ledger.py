@@ -18,7 +18,7 @@ from localmodel.server.errors import BadRequest
 from localmodel.server.render import Caller
 from localmodel.server.ruleset import ServedRules
 from localmodel.server.usage import Counts, counts
-from localmodel.server.verdict import Memory, Sent, Verdict, judge
+from localmodel.server.verdict import Memory, Sent, Verdict, judge, with_eviction
 from traces.schema import JsonObject, Prompt
 
 NEVER, LONG_AGO = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
@@ -29,7 +29,7 @@ KEEP_ROWS, KEEP_KEYS, KEEP_BLOCKS = 1000, 64, 200_000
 
 @dataclass(slots=True)
 class Ticket:
-    """One accepted call, from its plan to its end. `counts` are the planned ones until the response begins."""
+    """One accepted call, from its plan to its end. `counts` and `verdict` are the planned ones until it runs."""
 
     number: int
     id: str
@@ -81,12 +81,17 @@ class Ledger:
             self._sweep(at)
             return ticket
 
-    def started(self, ticket: Ticket, reused_tokens: int) -> None:
+    def claimed(self, ticket: Ticket, reused_tokens: int) -> None:
+        """The call runs and reuses so many tokens: its usage and verdict are final."""
+        with self._lock:
+            ticket.counts = counts(ticket.outcome, ticket.prompt.total, reused_tokens, self.rules.base.provider)
+            ticket.verdict = with_eviction(ticket.verdict, ticket.prompt, ticket.outcome, reused_tokens)
+
+    def started(self, ticket: Ticket) -> None:
         """The response begins now: what the call wrote can be read from here on."""
         with self._lock:
             now = self._now()
             ticket.first_token_at = ticket.sent.first_token_at = now
-            ticket.counts = counts(ticket.outcome, ticket.prompt.total, reused_tokens, self.rules.base.provider)
             self._rewrite(ticket, lambda entry: Entry(entry.ttl, entry.ttl_s, entry.written_at, entry.used_at,
                                                       min(entry.readable_at, now)))  # fmt: skip
 

@@ -6,6 +6,7 @@ registry would be shared by the servers of one test process.
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -26,7 +27,7 @@ class Metrics:
         self._buckets[bisect_left(BUCKETS, seconds)] += 1
         self._seconds += seconds
 
-    def text(self, *, waiting: int, running: int, entries: int) -> str:
+    def text(self, *, waiting: int, running: int, entries: int, pages: Mapping[str, int]) -> str:
         """The page. The gauges are given, since they live elsewhere."""
         requests = {f'api="{api}",status="{status}"': n for (api, status), n in sorted(self.requests.items())}
         tokens = {f'class="{name}"': n for name, n in sorted(self.tokens.items())}
@@ -39,6 +40,7 @@ class Metrics:
             *_gauge("queue_requests", "Requests that wait for a slot.", waiting),
             *_gauge("running_requests", "Requests that are being answered.", running),
             *_gauge("cache_entries", "Cache entries held.", entries),
+            *_gauges("kv_pages", "Pages of KV memory by state.", {f'state="{name}"': n for name, n in pages.items()}),
             *self._histogram(),
         ]
         return "\n".join(lines) + "\n"
@@ -58,6 +60,11 @@ class Metrics:
 
 def _counter(name: str, text: str, values: dict[str, int]) -> list[str]:
     return [*_family(name, "counter", text), *(f"cachewright_{name}{{{labels}}} {n}" for labels, n in values.items())]
+
+
+def _gauges(name: str, text: str, values: dict[str, int]) -> list[str]:
+    lines = [f"cachewright_{name}{{{labels}}} {n}" for labels, n in values.items()]
+    return [*_family(name, "gauge", text), *lines] if lines else []
 
 
 def _gauge(name: str, text: str, value: float) -> list[str]:

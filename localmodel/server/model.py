@@ -1,23 +1,30 @@
 """What the server asks of a model, and the events a model answers with.
 
 A backend is a tokenizer, a window and a generator. The server decides what may be reused (`localmodel.rules.step`)
-and tells the backend; the backend says in `Started` what it really reused, and usage is derived from that.
+and tells the backend; the backend says in `Claimed` what it really reuses, and usage is derived from that.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, Literal, Protocol, TypeAlias
 
 from traces.schema import JsonObject
+from traces.wire.anthropic import Part
 
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """Prefill is done and the response begins. `reused_tokens` of the prompt were not computed now (physical)."""
+class Claimed:
+    """The request runs. The first `reused_tokens` of the prompt are not computed now (physical)."""
 
     reused_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Prefill is done and the response begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ class Finished:
     stop_sequence: str | None = None
 
 
-Event: TypeAlias = Started | TextPiece | ToolStart | ToolPiece | Finished
+Event: TypeAlias = Claimed | Started | TextPiece | ToolStart | ToolPiece | Finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,7 @@ class Generation:
     choice      "auto", "none", "any", or ("tool", name)
     format      JSON schema that the answer's text must satisfy, or `None`
     seed        digest of the prompt: what a deterministic backend may derive identifiers from
+    space       namespace: KV computed for another one is never reused
     """
 
     body: JsonObject
@@ -74,6 +82,7 @@ class Generation:
     stop: tuple[str, ...] = ()
     sampling: Mapping[str, Any] = field(default_factory=dict)
     seed: bytes = b""
+    space: str = ""
 
 
 class Backend(Protocol):
@@ -85,17 +94,50 @@ class Backend(Protocol):
         ...
 
     @property
+    def about(self) -> str:
+        """The model in a few words, for the line that says that the server is ready."""
+        ...
+
+    @property
     def context_window(self) -> int:
         """Tokens that prompt and answer may have together."""
         ...
 
-    def tokenise(self, text: str) -> list[int]:
-        """Tokens of a rendered block. Equal texts give equal tokens."""
+    def block(self, part: Part) -> list[int]:
+        """Tokens of one block without its markers, the same wherever it stands."""
+        ...
+
+    def opening(self, *, bare: bool) -> list[int]:
+        """Tokens in front of the first block, counted to it; `bare`: there are neither tools nor system text."""
+        ...
+
+    def asking(self) -> list[int]:
+        """Tokens behind the last block that ask for an answer: input that no breakpoint can cover."""
+        ...
+
+    async def check(self, request: Generation) -> None:
+        """Raise `BadRequest` for what this model cannot generate, such as a schema it does not understand."""
+        ...
+
+    def pages(self) -> Mapping[str, int]:
+        """Pages of KV memory by state; empty where there is none."""
+        ...
+
+    def close(self) -> None:
+        """Give back everything. No request is open any more."""
         ...
 
     def generate(self, request: Generation, prompt: Sequence[int], reuse_tokens: int) -> AsyncGenerator[Event, None]:
         """Answer `prompt`, of which the first `reuse_tokens` may be taken from the cache and no more.
 
-        Yields `Started` once, then pieces, then `Finished`. Closing the iterator cancels the generation.
+        Raises `Overloaded` where too many wait.
+
+        Yields `Claimed` and `Started` once each, then pieces, then `Finished`. Closing the iterator cancels the
+        generation.
         """
         ...
+
+
+def call_id(seed: bytes, number: int) -> str:
+    """The id of an answer's tool call: the same for the same prompt, so that a repeated session sends equal bytes."""
+    return "toolu_" + blake2b(seed + bytes([number % 256]), digest_size=12).hexdigest()

@@ -1,23 +1,22 @@
 """A request as the cache and the model see it: ordered blocks, exact tokens of each, the whole as one list of tokens.
 
-Each block is rendered by itself, so that a block has the same tokens wherever it stands and the sum over the blocks is
-the prompt. A model with a chat template of its own replaces `text_of`.
+Each block is rendered by itself, so that a block has the same tokens wherever it stands. The prompt is their sum, with
+what the model's template puts in front (counted to the first block) and behind (the prompt's tail).
 """
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
 from localmodel.server.canon import canonical_body
 from localmodel.server.model import Backend
-from traces.canonical import Interner, canonical, dump
-from traces.schema import Call, JsonObject, Prompt
+from traces.canonical import Interner, canonical
+from traces.schema import Call, JsonObject, Level, Prompt
 from traces.wire import anthropic
 
 PROVIDER, HOST = "anthropic", "localhost"
-_MEDIA = ("image", "document", "input_audio", "input_file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +51,19 @@ def render(sent: JsonObject, backend: Backend, who: Caller) -> Rendered:
     """The Messages body `sent` rendered for `backend`. Raises `MalformedRow` for shapes that no request has."""
     body, dropped = canonical_body(sent)
     tokens, counts = array("q"), {}
-    for part in anthropic.parts(body):
-        found = backend.tokenise(text_of(part))
-        tokens.extend(found)
-        counts[part.path] = len(found)
+    parts = list(anthropic.parts(body))
+    tokens.extend(backend.opening(bare=not parts or parts[0].level == Level.MESSAGES))
+    start = 0
+    for part in parts:
+        tokens.extend(backend.block(part))
+        counts[part.path], start = len(tokens) - start, len(tokens)
+    tokens.extend(backend.asking())
     call = Call("", "", PROVIDER, None, api="messages", host=HOST, key_fp=who.space, model=body.get("model"),
                 betas=who.betas, request=body, tokens=counts)  # fmt: skip
     # The interner keeps all it has seen, so each request gets its own: a server must not grow with its clients.
     prompt = canonical(call, Interner(lambda raw: 0))
     assert prompt is not None
+    prompt = replace(prompt, tail=len(tokens) - start)
     return Rendered(body, prompt, tokens, _as_sent(counts) if dropped else counts)
 
 
@@ -71,38 +74,3 @@ def _as_sent(counts: Mapping[str, int]) -> dict[str, int]:
         head, _, index = path.rpartition("/")
         moved[f"/system/{int(index) + 1}" if head == "/system" else path] = count
     return moved
-
-
-def text_of(part: anthropic.Part) -> str:
-    """A block's text for the model: what it is, then its content; markers are not content."""
-    value, _ = anthropic.strip_marks(part.value)
-    kind = value.get("type")
-    if part.path.startswith("/tools/"):
-        return f"<tool>\n{_json(value)}\n"
-    if kind == "text" and isinstance(value.get("text"), str):
-        return f"<{part.role or 'system'}>\n{value['text']}\n"
-    if kind == "tool_use":
-        return f"<call {value.get('name')}>\n{_json(value.get('input'))}\n"
-    if kind == "tool_result":
-        return f"<result>\n{_result_text(value.get('content'))}\n"
-    return f"<{part.role or 'system'}>\n{_json(_without_media(value))}\n"
-
-
-def _result_text(content: Any) -> str:
-    blocks = content if isinstance(content, list) else []
-    texts = [
-        str(block.get("text")) if isinstance(block, dict) and block.get("type") == "text" else _json(block)
-        for block in map(_without_media, blocks)
-    ]
-    return "\n".join(texts)
-
-
-def _without_media(block: Any) -> Any:
-    """Media by digest: the scripted model reads no images, but another image is another prompt."""
-    if not isinstance(block, dict) or block.get("type") not in _MEDIA:
-        return block
-    return {"type": block["type"], "digest": blake2b(dump(block), digest_size=8).hexdigest()}
-
-
-def _json(value: Any) -> str:
-    return dump(value).decode(errors="replace")

@@ -18,8 +18,7 @@ import asyncio
 import json
 import re
 import tomllib
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from hashlib import blake2b
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,24 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from localmodel.server import pieces
+from localmodel.server.blocks import text_of
 from localmodel.server.errors import BadSettings
 from localmodel.server.minimal import minimal
-from localmodel.server.model import Event, Finished, Generation, Started, StopReason, TextPiece, ToolPiece, ToolStart
+from localmodel.server.model import (
+    Claimed,
+    Event,
+    Finished,
+    Generation,
+    Started,
+    StopReason,
+    TextPiece,
+    ToolPiece,
+    ToolStart,
+    call_id,
+)
 from traces.canonical import dump
 from traces.schema import JsonObject
+from traces.wire.anthropic import Part
 
 WINDOW = 200_000
 _CALL = re.compile(r"\bcall\s+([\w.-]+)\s+with\s+(\{.*)", re.DOTALL)
@@ -85,23 +97,42 @@ def read_script(path: Path) -> Script:
 class ScriptedBackend:
     """The scripted model; see the module for how it answers."""
 
-    name = "scripted"
+    name = about = "scripted"
 
     def __init__(self, script: Script | None = None) -> None:
         self._script = script or Script()
         self.context_window = self._script.context_window
 
-    def tokenise(self, text: str) -> list[int]:
+    def block(self, part: Part) -> list[int]:
         """See `localmodel.server.pieces`."""
-        return pieces.tokenise(text)
+        return pieces.tokenise(text_of(part))
+
+    def opening(self, *, bare: bool) -> list[int]:
+        """Nothing."""
+        return []
+
+    def asking(self) -> list[int]:
+        """Nothing."""
+        return []
+
+    async def check(self, request: Generation) -> None:
+        """A script answers anything."""
+
+    def pages(self) -> Mapping[str, int]:
+        """There is no memory of KV."""
+        return {}
+
+    def close(self) -> None:
+        """There is nothing to give back."""
 
     async def generate(
         self, request: Generation, prompt: Sequence[int], reuse_tokens: int
     ) -> AsyncGenerator[Event, None]:
         """Answer at once, or with the pauses that the script asks for."""
         reply = self._reply(request)
+        yield Claimed(reuse_tokens)
         await asyncio.sleep(reply.delay_ms / 1000)
-        yield Started(reuse_tokens)
+        yield Started()
         for event in _events(reply, request):
             if reply.piece_ms:
                 await asyncio.sleep(reply.piece_ms / 1000)
@@ -164,7 +195,7 @@ def _events(reply: Reply, request: Generation) -> Iterator[Event]:
             reason = "max_tokens"
             break
         used += cost
-        yield ToolStart(_identifier(request.seed, number), call.name)
+        yield ToolStart(call_id(request.seed, number), call.name)
         for start in range(0, len(raw), _PIECE_CHARS):
             yield ToolPiece(raw[start : start + _PIECE_CHARS])
     if reason == "end_turn" and reply.tools:
@@ -178,11 +209,6 @@ def _stopped(text: str, stop: tuple[str, ...]) -> tuple[str, StopReason, str | N
         return text, "end_turn", None
     place, one = min(found)
     return text[:place], "stop_sequence", one
-
-
-def _identifier(seed: bytes, number: int) -> str:
-    """The same call of the same prompt has the same id, so that a repeated session sends the same bytes."""
-    return "toolu_" + blake2b(seed + bytes([number % 256]), digest_size=12).hexdigest()
 
 
 def last_user_text(body: JsonObject) -> str:

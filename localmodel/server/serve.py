@@ -8,10 +8,12 @@ from types import FrameType
 
 import uvicorn
 
+from localmodel.engine.threads import wait_passively
 from localmodel.server.app import application
 from localmodel.server.clock import monotonic_clock
 from localmodel.server.errors import BadSettings
 from localmodel.server.ledger import Ledger
+from localmodel.server.model import Backend
 from localmodel.server.record import Recorder
 from localmodel.server.ruleset import ruleset
 from localmodel.server.scripted import ScriptedBackend, read_script
@@ -19,16 +21,34 @@ from localmodel.server.service import Service
 from localmodel.server.settings import Limits, Settings
 
 KEEP_ALIVE_S = 75
+SCRIPTED = "scripted"
 
 
-def build(settings: Settings, limits: Limits | None = None) -> Service:
-    """The service that `settings` ask for. Raises `BadSettings`, one line: option, fact, remedy."""
-    if settings.model != "scripted":
-        raise BadSettings(f"--model {settings.model}: not built yet; this version serves --model scripted only")
-    backend = ScriptedBackend(read_script(settings.script) if settings.script else None)
+def build(settings: Settings, limits: Limits | None = None, backend: Backend | None = None) -> Service:
+    """The service that `settings` ask for, or the same with another model.
+
+    Raises `BadSettings`, one line: option, fact, remedy.
+    """
     books = Ledger(ruleset(settings.rules, settings.sets), monotonic_clock())
     recorder = Recorder(settings.record) if settings.record else None
-    return Service(settings, limits or Limits(), backend, books, recorder)
+    return Service(settings, limits or Limits(), backend or backend_of(settings), books, recorder)
+
+
+def backend_of(settings: Settings) -> Backend:
+    """The model behind `--model`. Raises `BadSettings`."""
+    if settings.model == SCRIPTED:
+        return ScriptedBackend(read_script(settings.script) if settings.script else None)
+    if settings.script is not None:
+        raise BadSettings(f"--script {settings.script}: only the scripted model has one; add --model scripted")
+    wait_passively()
+    try:
+        from localmodel.server.local import open_backend
+    except ModuleNotFoundError as error:
+        raise BadSettings(
+            f"--model {settings.model}: needs the package {error.name}, which is not installed; "
+            "pip install 'cachewright[local]', or use --model scripted"
+        ) from None
+    return open_backend(settings.model)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -85,14 +105,17 @@ def server(service: Service, ready: Callable[[], None]) -> Server:
     )
 
 
-def run(settings: Settings, announce: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; open replies get a few seconds. `announce` is told the URL when it is ready."""
+def run(settings: Settings, announce: Callable[[str, str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; open replies get a few seconds.
+
+    `announce` is told the URL and what model runs when it is ready.
+    """
     # uvicorn stops gracefully on these and then raises them again: by then the work is done, and done well.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stopped)
     service = build(settings)
     found = listen(settings.host, settings.port)
-    server(service, lambda: announce(url_of(found))).run(sockets=[found])
+    server(service, lambda: announce(url_of(found), service.backend.about)).run(sockets=[found])
 
 
 def _stopped(number: int, frame: FrameType | None) -> None:

@@ -17,7 +17,7 @@ from localmodel.server.errors import BackendFailed, BadRequest, Overloaded, Prom
 from localmodel.server.gate import Gate
 from localmodel.server.ledger import Ledger, Ticket
 from localmodel.server.metrics import Metrics
-from localmodel.server.model import Backend, Event, Finished, Generation, Started
+from localmodel.server.model import Backend, Claimed, Event, Finished, Generation, Started
 from localmodel.server.record import Recorder
 from localmodel.server.render import Caller, Rendered, caller, render
 from localmodel.server.settings import Limits, Settings
@@ -70,7 +70,7 @@ class Service:
             self.metrics.requests[dialect.api, dialect.status(error)] += 1
             raise
         if turn.incoming.stream:
-            return EventStream(request, self._stream(turn), _headers(turn.ticket), partial(self._finish, turn))
+            return await self._streamed(request, turn)
         try:
             done = await unless_gone(request, self._collect(turn))
         finally:
@@ -78,6 +78,24 @@ class Service:
         if done is None:
             return Response(status_code=CLIENT_GONE)
         return Response(dump(done), media_type="application/json", headers=_headers(turn.ticket))
+
+    async def _streamed(self, request: Request, turn: Turn) -> Response:
+        """A stream whose head waits until it is known what is reused, or until a sign of life is due."""
+        events = self._paced(turn)
+        claimed: bool | None = None
+        try:
+            claimed = await unless_gone(request, _claimed(events))
+        except ServerError as error:
+            turn.status = turn.dialect.status(error)
+            raise
+        finally:
+            if claimed is None:
+                await events.aclose()
+                self._finish(turn)
+        if claimed is None:
+            return Response(status_code=CLIENT_GONE)
+        headers = _headers(turn.ticket, known=claimed)
+        return EventStream(request, self._stream(turn, events), headers, partial(self._finish, turn))
 
     async def count(self, request: Request, sent: JsonObject) -> int:
         """Tokens of a Messages body; takes no slot and leaves nothing behind. Raises `BadRequest`."""
@@ -94,11 +112,18 @@ class Service:
     def figures(self) -> str:
         """The page of `GET /metrics`."""
         gate = self.gate
-        return self.metrics.text(waiting=gate.waiting, running=gate.running, entries=self.ledger.entries)
+        pages = self.backend.pages()
+        return self.metrics.text(waiting=gate.waiting, running=gate.running, entries=self.ledger.entries, pages=pages)
+
+    def close(self) -> None:
+        """Close the record and the backend; called when no request is open any more."""
+        if self.recorder is not None:
+            self.recorder.close()
+        self.backend.close()
 
     async def _accept(self, request: Request, dialect: Dialect) -> Turn:
         key = reading.authorised(request, self.settings.api_keys)
-        self.gate.check()
+        self.gate.check()  # before the body is read: who is turned away need not be listened to
         incoming = dialect.read(await reading.json_body(request, self.limits))
         who = caller(key, incoming.cache_key, reading.betas_of(request))
         rendered = await self._render(incoming.body, who)
@@ -106,7 +131,8 @@ class Service:
         if total > self.backend.context_window:
             raise PromptTooLong(total, self.backend.context_window)
         session = reading.session_of(request)
-        generation = self._generation(incoming, rendered)
+        generation = self._generation(incoming, rendered, who)
+        await self.backend.check(generation)
         diagnosis = dialect.diagnose(incoming.sent, rendered.prompt, who, self.ledger)
         ticket = self.ledger.begin(dialect.new_id(), dialect.api, rendered.prompt, who, " ".join(session))
         writer = dialect.writer(incoming, ticket, diagnosis)
@@ -125,7 +151,7 @@ class Service:
             raise BadRequest(f"{len(rendered.prompt.blocks)} content blocks, the limit is {self.limits.blocks}")
         return rendered
 
-    def _generation(self, incoming: Incoming, rendered: Rendered) -> Generation:
+    def _generation(self, incoming: Incoming, rendered: Rendered, who: Caller) -> Generation:
         body, left = incoming.body, self.backend.context_window - rendered.prompt.total
         asked = left if incoming.max_tokens is None else incoming.max_tokens
         tools = {tool["name"]: tool for tool in body.get("tools") or [] if isinstance(tool.get("name"), str)}
@@ -142,16 +168,19 @@ class Service:
             stop=incoming.stop,
             sampling=sampling,
             seed=rendered.prompt.chain[-1] if rendered.prompt.chain else b"",
+            space=who.space,
         )
 
     async def _events(self, turn: Turn) -> AsyncGenerator[Event, None]:
-        """The backend's events, in a slot; the books are told when the response begins."""
+        """The backend's events, in a slot; the books are told what is reused and when the response begins."""
         async with self.gate.slot():
             reuse = turn.ticket.outcome.read_tokens
             async with aclosing(self.backend.generate(turn.generation, turn.rendered.tokens, reuse)) as events:
                 async for event in events:
-                    if isinstance(event, Started):
-                        self.ledger.started(turn.ticket, event.reused_tokens)
+                    if isinstance(event, Claimed):
+                        self.ledger.claimed(turn.ticket, event.reused_tokens)
+                    elif isinstance(event, Started):
+                        self.ledger.started(turn.ticket)
                     yield event
 
     def _timed(self, turn: Turn) -> AsyncGenerator[Event | None, None]:
@@ -176,10 +205,12 @@ class Service:
             LOG.exception("generation of %s failed", turn.ticket.id)
             raise BackendFailed("the model failed; see the server's log") from error
 
-    async def _stream(self, turn: Turn) -> AsyncGenerator[bytes, None]:
+    async def _stream(self, turn: Turn, paced: "AsyncGenerator[Event | None, None]") -> AsyncGenerator[bytes, None]:
         try:
-            async with aclosing(self._paced(turn)) as events:
+            async with aclosing(paced) as events:
                 async for event in events:
+                    if isinstance(event, Claimed):
+                        continue  # the head has gone out already
                     made = turn.writer.waiting() if event is None else turn.writer.feed(event)
                     if isinstance(event, Finished):
                         # Before its bytes go out: who has read the end may ask for the books at once.
@@ -192,7 +223,7 @@ class Service:
     async def _collect(self, turn: Turn) -> JsonObject:
         async with aclosing(self._paced(turn)) as events:
             async for event in events:
-                if event is not None:
+                if event is not None and not isinstance(event, Claimed):
                     turn.writer.feed(event)
         turn.status = 200
         return turn.writer.final()
@@ -229,14 +260,21 @@ def _choice(choice: object, tools: dict[str, JsonObject]) -> str | tuple[str, st
     return kind if kind in ("any", "none") else "auto"
 
 
-def _headers(ticket: Ticket) -> dict[str, str]:
-    """The truth about the call, known before the first byte; the figures are those planned."""
+async def _claimed(events: "AsyncGenerator[Event | None, None]") -> bool:
+    """Whether it is known what the call reuses: false where it still waits when a sign of life is due."""
+    return isinstance(await anext(events), Claimed)
+
+
+def _headers(ticket: Ticket, *, known: bool = True) -> dict[str, str]:
+    """The truth about the call; nothing of it where it is not known yet."""
     name = f"req_{uuid4().hex[:24]}"
+    named = {"request-id": name, "x-request-id": name}
+    if not known:
+        return named
     return {
-        "request-id": name,
-        "x-request-id": name,
+        **named,
         "x-cachewright-verdict": ticket.verdict.word,
         "x-cachewright-cause": ticket.verdict.cause,
-        "x-cachewright-read": str(ticket.outcome.read_tokens),
-        "x-cachewright-write": str(ticket.outcome.write_tokens),
+        "x-cachewright-read": str(ticket.counts.read_tokens),
+        "x-cachewright-write": str(ticket.counts.write_tokens),
     }

@@ -143,6 +143,17 @@ def judge(prompt: Prompt, outcome: Outcome, before: CacheState, memory: Memory, 
     return Verdict(word, cause, sum(one[0] for one in found), path)
 
 
+def with_eviction(found: Verdict, prompt: Prompt, outcome: Outcome, reused_tokens: int) -> Verdict:
+    """The verdict where the rules allowed more than was physically there: what is lacking was evicted."""
+    lacking = min(outcome.read_tokens, prompt.total - 1) - reused_tokens
+    if lacking <= 0:
+        return found
+    word: Word = "partial_miss" if reused_tokens else "miss"
+    if lacking < found.lost_tokens:
+        return Verdict(word, found.cause, found.lost_tokens + lacking, found.path)
+    return Verdict(word, "evicted", found.lost_tokens + lacking, prompt.paths[outcome.read_index])
+
+
 def _entry(
     prompt: Prompt, outcome: Outcome, before: CacheState, memory: Memory, at: datetime, floor: int,
     found: list[tuple[int, str, str | None]],

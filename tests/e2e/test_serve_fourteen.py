@@ -1,13 +1,11 @@
-"""The 14-row trace sent for real: same blocks and gaps, tokens by five, time by a hundred, over HTTP to the command."""
+"""The 14-row trace sent for real over HTTP to the command: to the scripted model, a tiny one, and the default one."""
 
-import copy
 import json
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,178 +15,102 @@ pytest.importorskip("starlette", reason="the server needs the extra `local`")
 pytest.importorskip("uvicorn", reason="the server needs the extra `local`")
 
 import serving
+from fourteen import ROOT, Scale, checked, expected, recorded, send_all, tail_text
 
-from localmodel.rules.load import load
-from localmodel.rules.step import step
-from localmodel.rules.types import CacheState
+from localmodel.engine.errors import MissingModel
+from localmodel.engine.fetch import default_model
+from localmodel.engine.threads import wait_passively
+from localmodel.server.blocks import text_of
 from localmodel.server.pieces import tokenise
-from localmodel.server.render import text_of
-from traces.canonical import Interner, canonical
-from traces.io import read
-from traces.schema import Call
-from traces.wire import anthropic
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "traces/recorded/fourteen"
-TOKENS, SPEED, TTL_S, MINIMUM = 5, 100, 3, 200
-# Rules of the trace's day: since September 2026 a run of tool results counts as one position.
-RULES = f"""
-schema = 1
-inherits = "anthropic"
-[sources]
-test = "this test"
-[[ttl_seconds_5m]]
-value = {TTL_S}
-status = "assumed"
-checked = 2026-11-29
-source = "test"
-[[min_tokens]]
-value = {MINIMUM}
-status = "assumed"
-checked = 2026-11-29
-source = "test"
-models = ["claude-sonnet-4-5"]
-[[lookback_collapse]]
-value = []
-status = "assumed"
-checked = 2026-11-29
-source = "test"
-platforms = ["claude_api"]
-since = 2026-09-01
-"""
+wait_passively()
 Json = dict[str, Any]
 
 
-def recorded() -> list[Json]:
-    return [json.loads(line) for line in (FOLDER / "calls.jsonl").read_text().splitlines()]
-
-
-def expected() -> list[list[int]]:
-    """(total, write, read) of each row, by its table."""
-    rows = (FOLDER / "usage.csv").read_text().splitlines()[1:]
-    return [[int(number) // TOKENS for number in row.split(",")[3:]] for row in rows]
-
-
-def padded(row: Json) -> Json:
-    """The row's request, its blocks filled up to a fifth of their recorded tokens."""
-    body: Json = copy.deepcopy(row["request"])
-    for part in list(anthropic.parts(body)):
-        missing = row["tokens"][part.path] // TOKENS - len(tokenise(text_of(part)))
-        assert missing >= 0, part
-        fill(part.value, " a" * missing)
-    return body
-
-
-def fill(block: Json, words: str) -> None:
-    if "input_schema" in block:
-        block["description"] += words
-    elif block["type"] == "tool_use":
-        block["input"]["arg"] += words
-    elif block["type"] == "tool_result":
-        block["content"][0]["text"] += words
-    else:
-        block["text"] += words
-
-
-def seconds(row: Json) -> int:
-    minutes, rest = row["started_at"][14:19].split(":")
-    return int(minutes) * 60 + int(rest)
-
-
-@pytest.fixture
-def command(tmp_path: Path) -> Iterator[tuple[serving.Client, Path, Path]]:
+@contextmanager
+def command(folder: Path, scale: Scale, **options: object) -> Iterator[tuple[serving.Client, Path, Path]]:
     """`cachewright serve` as a user starts it, its rule file and its record."""
-    rules, record = tmp_path / "fast.toml", tmp_path / "calls.jsonl"
-    rules.write_text(RULES)
-    script = serving.script(tmp_path, {"match": "Block tail", "text": "Done.", "delay_ms": 400}, {"text": "Done."})
-    options = {"--model": "scripted", "--port": "0", "--rules": rules, "--script": script, "--record": record}
-    arguments = [str(word) for pair in options.items() for word in pair]
+    rules, record = folder / "fast.toml", folder / "calls.jsonl"
+    rules.write_text(scale.rules)
+    given = {"port": 0, "rules": rules, "record": record, **options}
+    arguments = [word for name, value in given.items() for word in (f"--{name}", str(value))]
     program = [sys.executable, "-c", "from tui.cli import main; main(prog_name='cachewright')", "serve", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         url = next(word for word in line.split() if word.startswith("http://127.0.0.1:"))
-        yield serving.Client(url), rules, record
-        process.terminate()
-        assert process.wait(10) == 0
+        try:
+            yield serving.Client(url), rules, record
+        finally:
+            process.terminate()
+            process.wait(10)
+        assert process.returncode == 0
         assert process.stdout.read() == ""
 
 
-def send_all(client: serving.Client, rows: list[Json]) -> list[serving.Reply]:
-    """Send the rows at their gaps; the last three together. Gaps count from the actual start of the row before."""
-    replies, before, started = [], seconds(rows[0]), time.monotonic()
-    for row in rows[:11]:
-        time.sleep(max(0.0, started + (seconds(row) - before) / SPEED - time.monotonic()))
-        before, started = seconds(row), time.monotonic()
-        replies.append(client.post("/v1/messages?beta=true", padded(row)))
-    time.sleep(0.1)
-    together: list[serving.Reply] = []
-    threads = [
-        threading.Thread(target=lambda body: together.append(client.post("/v1/messages", body)), args=[padded(row)])
-        for row in rows[11:]
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [*replies, *together]
-
-
-def tail_text(rows: list[Json]) -> None:
-    """What the last three rows have in common and no other has, for the script to answer late."""
-    for row in rows[11:]:
-        row["request"]["messages"][-1]["content"][-1]["text"] = f"Block tail {row['seq']}."
-
-
-def predicted(record: Path, rules: Path) -> dict[str, tuple[int, int]]:
-    """(read, write) of each recorded call by `step` folded over the record."""
-    found: dict[str, tuple[int, int]] = {}
-    state, ruleset, interner = CacheState(), load(str(rules)), Interner(lambda raw: 0)
-    calls = sorted(recorded_calls(record), key=lambda call: str(call.started_at))
-    for call in calls:
-        prompt = canonical(call, interner)
-        assert prompt is not None and prompt.ends and call.started_at is not None
-        state, outcome = step(state, prompt, ruleset, at=call.started_at, first_token_at=call.first_token_at)
-        found[call.id] = outcome.read_tokens, outcome.write_tokens
-    return found
-
-
-def recorded_calls(record: Path) -> list[Call]:
-    return list(read(record))
-
-
-def test_every_row_has_the_same_verdict(command: tuple[serving.Client, Path, Path], tmp_path: Path) -> None:
-    client, rules, record = command
+def test_every_row_has_the_same_verdict(tmp_path: Path) -> None:
+    scale = Scale(tokens=5, speed=100, ttl_s=3)
+    script = serving.script(tmp_path, {"match": "Block tail", "text": "Done.", "delay_ms": 400}, {"text": "Done."})
     rows = recorded()
     tail_text(rows)
-    replies = send_all(client, rows)
-    assert [reply.status for reply in replies] == [200] * 14
-    usage = {reply.json["id"]: reply.json["usage"] for reply in replies}
-    figures = {
-        name: (one["cache_read_input_tokens"], one["cache_creation_input_tokens"]) for name, one in usage.items()
-    }
-    order = [reply.json["id"] for reply in replies]
-    assert [(sum(figures[name]), *reversed(figures[name])) for name in order] == [tuple(row) for row in expected()]
-    assert figures == predicted(record, rules)
+    with command(tmp_path, scale, model="scripted", script=script) as (client, rules, record):
+        replies = send_all(client, rows, scale, lambda part: len(tokenise(text_of(part))))
+        calls = checked(replies, client, record, rules)
+        by_row = [next(call for call in calls if call["id"] == reply.json["id"]) for reply in replies]
+        assert [(c["input_tokens"], c["write_tokens"], c["read_tokens"]) for c in by_row] == expected(scale)
+        audited(record, rules, calls, tmp_path)
 
-    calls = client.calls()
-    assert {call["id"]: (call["read_tokens"], call["write_tokens"]) for call in calls} == figures
-    assert all(call["reused_tokens"] == call["read_tokens"] for call in calls)
-    causes = [(call["verdict"], call["cause"]) for call in calls]
-    hit = ("hit", "hit")
-    assert causes == [
-        ("cold_write", "cold_write"), hit, hit, hit, ("miss", "tools_changed"), hit, ("miss", "ttl_expired"), hit,
-        ("partial_miss", "parameter_changed"), ("partial_miss", "parameter_changed"),
-        ("partial_miss", "beyond_lookback"), hit, ("partial_miss", "not_yet_readable"),
-        ("partial_miss", "not_yet_readable"),
-    ]  # fmt: skip
-    for reply in replies:
-        call = next(call for call in calls if call["id"] == reply.json["id"])
-        for name in ("verdict", "cause", "read", "write"):
-            key = f"{name}_tokens" if name in ("read", "write") else name
-            assert reply.headers[f"x-cachewright-{name}"] == str(call[key])
+
+def test_every_row_on_the_engine(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed (extra `local`)")
+    import tinymodel
+
+    from localmodel.engine.engine import Engine, Sizes
+    from localmodel.server.local import LocalBackend
+
+    scale = Scale(tokens=12, speed=30, ttl_s=10)
+    try:
+        backend = LocalBackend(Engine(tinymodel.parts(), Sizes(8000)))
+    except MissingModel as error:
+        pytest.skip(str(error))
+    rules, record = tmp_path / "fast.toml", tmp_path / "calls.jsonl"
+    rules.write_text(scale.rules)
+    with serving.running(None, backend, rules=str(rules), record=record) as server:
+        client = server.client()
+        replies = send_all(client, short(), scale, lambda part: len(backend.block(part)))
+        calls = checked(replies, client, record, rules)
     audited(record, rules, calls, tmp_path)
+
+
+@pytest.mark.slow
+def test_every_row_on_the_default_model(tmp_path: Path) -> None:
+    """Its window has 8,192 tokens, so the trace shrinks to a thirtieth; takes two minutes."""
+    pytest.importorskip("torch", reason="torch is not installed (extra `local`)")
+    from localmodel.engine.gguf import open_gguf
+    from localmodel.engine.template import for_model
+    from localmodel.engine.tokenizer import from_gguf
+    from localmodel.server.segments import segment_of
+
+    try:
+        file = open_gguf(default_model())
+    except MissingModel as error:
+        pytest.skip(str(error))
+    tokenizer = from_gguf(file.metadata, place="default")
+    template = for_model(file.metadata.get("tokenizer.chat_template"), tokenizer, place="default")
+    scale = Scale(tokens=30, speed=8, ttl_s=38)
+    with command(tmp_path, scale, model="default") as (client, rules, record):
+        replies = send_all(client, short(), scale, lambda part: len(segment_of(part, template).tokens(tokenizer)))
+        calls = checked(replies, client, record, rules)
+    audited(record, rules, calls, tmp_path)
+
+
+def short() -> list[Json]:
+    """The rows, each to be answered in four tokens."""
+    rows = recorded()
+    for row in rows:
+        row["request"]["max_tokens"] = 4
+    return rows
 
 
 def audited(record: Path, rules: Path, calls: list[Json], home: Path) -> None:

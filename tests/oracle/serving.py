@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
+from localmodel.server.model import Backend
 from localmodel.server.serve import build, listen, server, url_of
 from localmodel.server.service import Service
 from localmodel.server.settings import Limits, Settings
@@ -52,7 +53,7 @@ class Client:
     def open(
         self, method: str, path: str, body: bytes | None = None, headers: Json | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=30)
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=120)
         try:
             own = {"x-api-key": self.key} if self.key else {}
             connection.request(method, path, body, {**own, **(headers or {})})
@@ -81,10 +82,10 @@ class Running:
 
 
 @contextmanager
-def running(limits: Limits | None = None, **options: Any) -> Iterator[Running]:
-    """A server with these `Settings`, stopped at the end."""
+def running(limits: Limits | None = None, backend: Backend | None = None, **options: Any) -> Iterator[Running]:
+    """A server with these `Settings`, and with this model if one is given; stopped at the end."""
     settings = Settings(**{"port": 0, **options})
-    service = build(settings, limits)
+    service = build(settings, limits, backend)
     socket = listen("127.0.0.1", 0)
     ready = threading.Event()
     run = server(service, ready.set)

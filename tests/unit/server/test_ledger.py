@@ -66,7 +66,7 @@ def test_an_entry_is_readable_from_the_moment_its_response_begins() -> None:
     first = books.begin("ab")
     books.clock.pass_by(3)
     assert books.begin("ab").outcome.read_tokens == 0
-    books.ledger.started(first, 0)
+    books.ledger.started(first)
     third = books.begin("ab")
     assert third.outcome.read_tokens == third.counts.input_tokens
     assert (third.verdict.word, third.verdict.cause) == ("hit", "hit")
@@ -77,7 +77,7 @@ def test_a_late_first_token_does_not_open_an_entry_written_anew() -> None:
     slow = books.begin("ab")
     books.clock.pass_by(TTL_S + 1)
     books.begin("ab")
-    books.ledger.started(slow, 0)
+    books.ledger.started(slow)
     assert books.begin("ab").verdict.cause != "hit"
 
 
@@ -95,7 +95,7 @@ def test_a_call_that_breaks_off_first_leaves_nothing_but_spares_who_waits() -> N
     books.clock.pass_by(1)
     waits = books.begin("ab")
     books.ledger.ended(gone, 499, 0)
-    books.ledger.started(waits, 0)
+    books.ledger.started(waits)
     assert books.begin("ab").verdict.cause == "hit"
 
 
@@ -115,7 +115,7 @@ def test_a_call_that_breaks_off_first_leaves_nothing_but_spares_who_waits() -> N
 )
 def test_causes(first: Json, second: Json, seconds: float, cause: str) -> None:
     books = Books()
-    books.ledger.started(books.begin(**first), 0)
+    books.ledger.started(books.begin(**first))
     books.clock.pass_by(seconds)
     if not second["words"]:
         second = {**second, "marked": ()}
@@ -137,7 +137,7 @@ def test_a_rewritten_history_is_told_from_a_new_one() -> None:
     def send(body: Json) -> Ticket:
         found = render({"model": "m", **body}, BACKEND, WHO).prompt
         ticket = books.ledger.begin("m", "messages", found, WHO, "t")
-        books.ledger.started(ticket, 0)
+        books.ledger.started(ticket)
         return ticket
 
     send(talk("one ", "two ", "three "))
@@ -195,7 +195,7 @@ def test_the_books_equal_step_that_knew_the_moments(actions: list[Action]) -> No
             open_calls.append(ticket)
             done.append(ticket)
         elif open_calls:
-            books.ledger.started(open_calls.pop(number % len(open_calls)), 0)
+            books.ledger.started(open_calls.pop(number % len(open_calls)))
     state, ruled = CacheState(), rules()
     never = datetime.max.replace(tzinfo=UTC)
     for ticket in done:

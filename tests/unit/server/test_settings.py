@@ -56,8 +56,10 @@ def test_wrong_values_name_what_is_right(setting: str, words: str) -> None:
 def test_unknown_rulesets_and_models_are_refused() -> None:
     with pytest.raises(BadSettings, match="nearest is 'anthropic'"):
         ruleset("antropic", [])
-    with pytest.raises(BadSettings, match="not built yet"):
-        build(Settings(model="default"))
+    with pytest.raises(BadSettings, match="--model nowhere"):
+        build(Settings(model="nowhere"))
+    with pytest.raises(BadSettings, match="add --model scripted"):
+        build(Settings(model="nowhere", script=Path("replies.toml")))
 
 
 def test_other_addresses_need_a_key() -> None:
