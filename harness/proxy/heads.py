@@ -13,12 +13,16 @@ _HOP = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"te", b"tr
 
 def value_of(headers: Headers, name: bytes) -> bytes | None:
     """The first value of a field, by its lower-case name."""
-    return next((value for key, value in headers if key.lower() == name), None)
+    for key, value in headers:
+        if len(key) == len(name) and key.lower() == name:
+            return value
+    return None
 
 
 def is_chunked(headers: Headers) -> bool:
     """Whether the body comes in chunks, whose borders are the hop's own."""
-    return b"chunked" in (value_of(headers, b"transfer-encoding") or b"").lower()
+    value = value_of(headers, b"transfer-encoding")
+    return value is not None and b"chunked" in value.lower()
 
 
 def passed_on(headers: Headers) -> Headers:

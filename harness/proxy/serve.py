@@ -17,8 +17,8 @@ BACKLOG = 1024
 GRACE_S = 5.0
 """How long open replies may go on once a stop was asked for."""
 
-SWITCH_S = 0.0005
-"""How long the recorder's thread may keep the interpreter while traffic waits (CPython's default is ten times that)."""
+SWITCH_S = 0.0001
+"""How long the recorder's thread may keep the interpreter while traffic waits (CPython's default is 50 times that)."""
 
 
 @dataclass(slots=True)

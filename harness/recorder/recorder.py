@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from secrets import token_hex
@@ -30,8 +31,13 @@ Seen = Callable[[Exchange], None]
 
 BATCH_CALLS = 64
 BATCH_BYTES = 8_000_000
-BATCH_S = 0.03
-"""Finished calls are gathered for this long, so that a burst costs one transaction."""
+
+PAUSE_S = 0.03
+"""Calls are stored when none has finished for this long …"""
+
+PATIENCE_S = 2.0
+MOST_WAITING = 2000
+"""… or after this many seconds or finished calls, whichever comes first."""
 
 RETRY_S = 1.0
 WARN_EVERY_S = 10.0
@@ -71,6 +77,7 @@ class Recorder:
         self._warn = warn
         self._warned: dict[str, float] = {}
         self._number = 0
+        self._name, self._numbers = token_hex(5), count(1)
         self._seq = 0
         self._links = Links()
         self._queue: SimpleQueue[Tap | None] = SimpleQueue()
@@ -83,7 +90,7 @@ class Recorder:
 
     def open(self, opened: Opened) -> Tap:
         """A tap for a request that is about to be forwarded."""
-        return Tap(self, opened, f"call_{token_hex(8)}", on_request=self._on_request)
+        return Tap(self, opened, f"call_{self._name}{next(self._numbers):06x}", on_request=self._on_request)
 
     def place(self) -> tuple[Segment, int]:
         """A segment of the spool and a number for a call that begins. Raises OSError."""
@@ -137,7 +144,7 @@ class Recorder:
         if first is None:
             self._closing = True
         else:
-            time.sleep(BATCH_S)
+            self._let_pass()
         batch, size = ([first], _size(first)) if first is not None else ([], 0)
         with contextlib.suppress(Empty):
             while len(batch) < BATCH_CALLS and size < BATCH_BYTES:
@@ -148,6 +155,13 @@ class Recorder:
                     batch.append(tap)
                     size += _size(tap)
         return batch
+
+    def _let_pass(self) -> None:
+        """Wait for a pause in the traffic: one interpreter does both, and finished calls are safe in the spool."""
+        until, before = time.monotonic() + PATIENCE_S, -1
+        while not self._closing and time.monotonic() < until and before != self.health.waiting < MOST_WAITING:
+            before = self.health.waiting
+            time.sleep(PAUSE_S)
 
     def _store(self, batch: list[Tap]) -> list[Tap]:
         """Store a batch; returns the calls to try again later."""

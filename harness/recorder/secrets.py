@@ -6,6 +6,7 @@ own salt: the same credential gives the same one in that database and nowhere el
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import blake2b
 
 Headers = list[tuple[bytes, bytes]]
@@ -33,6 +34,7 @@ SHORTEST = 8
 """Values shorter than this are placeholders ("x", "none"): looking for copies of them would mask innocent text."""
 
 KNOWN_SECRETS = 16
+KNOWN_FIELDS = 1024
 
 
 class Masker:
@@ -41,6 +43,7 @@ class Masker:
     def __init__(self, salt: bytes) -> None:
         self._salt = salt
         self._known: dict[bytes, bytes] = {}
+        self._seen: dict[tuple[bytes, bytes], list[str]] = {}  # clients repeat nearly all of their header fields
 
     def fingerprint(self, value: bytes) -> str:
         """16 hex digits for a value; not reversible, equal for equal values under one salt."""
@@ -52,8 +55,8 @@ class Masker:
 
     def learn(self, headers: Headers, path: bytes) -> str | None:
         """Take note of a request's credentials; returns the fingerprint of its key, `None` for none that lasts."""
-        found = {name.lower(): _SCHEME.sub(b"", value) for name, value in headers if _SECRET_FIELD.search(name)}
-        in_query = [match[2] for match in _IN_QUERY.finditer(path)]
+        found = {name.lower(): _SCHEME.sub(b"", value) for name, value in headers if _is_secret(name)}
+        in_query = [match[2] for match in _IN_QUERY.finditer(path)] if b"=" in path else []
         for name, value in found.items():
             parts = re.split(rb"[;=]\s*", value) if name.endswith(b"cookie") else ()
             for secret in (value, *parts):
@@ -66,8 +69,9 @@ class Masker:
     def _remember(self, secret: bytes) -> None:
         if len(secret) < SHORTEST:
             return
-        self._known.pop(secret, None)
-        self._known[secret] = self._mask(secret)
+        if secret not in self._known:
+            self._seen.clear()
+        self._known[secret] = self._known.pop(secret, b"") or self._mask(secret)
         if len(self._known) > KNOWN_SECRETS:
             del self._known[next(iter(self._known))]
 
@@ -76,10 +80,17 @@ class Masker:
 
     def headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[list[str]]:
         """Header fields as text, in order and case, credentials masked."""
-        return [[_text(name), _text(self._field(name, value))] for name, value in headers]
+        if len(self._seen) > KNOWN_FIELDS:
+            self._seen.clear()
+        return [self._seen.get(each) or self._masked_field(each) for each in headers]
+
+    def _masked_field(self, each: tuple[bytes, bytes]) -> list[str]:
+        name, value = each
+        self._seen[each] = masked = [_text(name), _text(self._field(name, value))]
+        return masked
 
     def _field(self, name: bytes, value: bytes) -> bytes:
-        if _SECRET_FIELD.search(name):
+        if _is_secret(name):
             scheme = _SCHEME.match(value)
             return (scheme[0] if scheme else b"") + self._mask(_SCHEME.sub(b"", value))
         return self.text(value)
@@ -102,6 +113,12 @@ class Masker:
     def held_back(self, data: bytes) -> int:
         """Bytes at the end of `data` that may be the beginning of a known credential."""
         return max((_overlap(data, secret) for secret in self._known), default=0)
+
+
+@lru_cache(maxsize=1024)
+def _is_secret(name: bytes) -> bool:
+    """Whether a header field of this name holds a credential."""
+    return _SECRET_FIELD.search(name) is not None
 
 
 def _overlap(data: bytes, secret: bytes) -> int:
