@@ -83,6 +83,13 @@ class Segment:
         """No call begins in it any more."""
         self._tidy(open=0, full=True)
 
+    def abandon(self) -> None:
+        """Leave the file to the next recorder, whatever of it is not stored."""
+        with self.lock:
+            if self.fd >= 0:
+                os.close(self.fd)
+                self.fd = -1
+
     def _tidy(self, *, open: int, full: bool) -> None:
         """Remove the file once nothing needs it."""
         with self.lock:
@@ -100,6 +107,7 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._segment: Segment | None = None
+        self._live: list[Segment] = []
 
     def segment(self) -> Segment:
         """The segment for a call that begins now; it counts as open. Raises OSError."""
@@ -108,6 +116,7 @@ class Journal:
             fresh = self._new()
             if segment is not None:
                 segment.close()
+            self._live = [*(one for one in self._live if one.fd >= 0), fresh]
             segment = self._segment = fresh
         with segment.lock:
             segment.open += 1
@@ -124,6 +133,8 @@ class Journal:
         """No call begins any more: remove what is empty."""
         if self._segment is not None:
             self._segment.close()
+        for segment in self._live:
+            segment.abandon()
         try:
             self.folder.rmdir()
         except OSError:

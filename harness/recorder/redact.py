@@ -1,8 +1,8 @@
-"""`--redact bodies`: a body in which each content block is its length and its digest, and nothing else of it.
+"""`--redact bodies`: a body in which each content block is lengths and keyed digests of its lines, and nothing else.
 
-A block keeps its type, its role, its cache marker and its place, and gets a text of the block's own length that begins
-with its keyed digest. Equal blocks stay equal and different ones different, so verdict and cause come out as they
-would have. Lost are: what a block said, where within it a change began, and whether only its serialisation changed.
+A block keeps its type, its role, its cache marker and its place, and gets a text of the block's own length made of
+digests. Equal blocks stay equal, different ones different and edited ones similar, so verdict and cause come out as
+they would have. Lost are: what a block said, which words changed, and whether only its serialisation changed.
 """
 
 from typing import Any
@@ -30,6 +30,9 @@ _LISTS = ("tools", "system", "instructions")
 _MESSAGES = ("messages", "input", "contents")
 _REPLY_KEPT = ("id", "type", "object", "role", "model", "status", "stop_reason", "usage", "diagnostics", "created")
 _MESSAGE_KEPT = ("type", "role", "content", "cache_control", "id")
+PIECE = 256
+"""Bytes of a text that share one digest at most."""
+
 _WORDS = " the of and"
 
 
@@ -114,9 +117,17 @@ def _parameter(value: Any, masker: Masker) -> Any:
 
 
 def _text(value: Any, masker: Masker) -> str:
-    """A text as long as the JSON text of `value` (at least its 16 digits), weighing about as many tokens."""
+    """A text as long as the JSON text of `value`: for each of its lines, or 256 bytes of one, digits and filling.
+
+    An edit then stays one: most of the text is as before, and an audit sees the same block changed, not another one.
+    """
     try:
         raw = dump(value)
     except MalformedRow:
         raw = repr(value).encode(errors="replace")
-    return (masker.digest(raw)[:16] + _WORDS * (len(raw) // len(_WORDS) + 1))[: max(16, len(raw))]
+    lines = (line[at : at + PIECE] for line in raw.split(b"\\n") for at in range(0, len(line) or 1, PIECE))
+    return "".join(_piece(line, masker) for line in lines)
+
+
+def _piece(raw: bytes, masker: Masker) -> str:
+    return (masker.digest(raw)[:16] + _WORDS * (len(raw) // len(_WORDS) + 1))[: max(8, len(raw))]
