@@ -48,7 +48,7 @@ def _audited(calls: Iterable[Call], result: Audit, body_of: BodyOf, progress: Pr
     gathered = gather(calls, result.warnings, progress)
     gathered.sort(key=lambda one: start_of(one[0]))
     result.warnings += _ungoverned(gathered, result.ruleset)
-    fold = _Fold(result.ruleset, body_of)
+    fold = Fold(result.ruleset, body_of)
     for index, (call, prompt) in enumerate(gathered):
         result.calls.append(fold.take(index, call, prompt))
         if progress is not None and index % EVERY == 0:
@@ -73,7 +73,7 @@ def _ungoverned(gathered: list[tuple[Call, Prompt | None]], ruleset: Ruleset) ->
 
 
 @dataclass(slots=True)
-class _Fold:
+class Fold:
     """What the calls so far have left behind, carried from call to call in time order."""
 
     ruleset: Ruleset

@@ -26,11 +26,15 @@ class Proxy:
     """A proxy that is listening on `port`."""
 
     routes: Routes
-    recorder: Recorder
     metrics: Metrics
+    recorder: Recorder = field(init=False)
     open_ones: set[ClientSide] = field(default_factory=set)
     server: asyncio.Server | None = None
     port: int = 0
+
+    def busy(self) -> bool:
+        """Whether a call is under way; may be asked by any thread."""
+        return any(one.tap is not None for one in tuple(self.open_ones))
 
     async def listen(self, host: str, port: int) -> None:
         """Bind and serve. Raises BadRoute where the address is taken or no address of this machine."""
@@ -57,7 +61,7 @@ class Proxy:
         if self.server is not None:
             self.server.close()
         deadline = asyncio.get_running_loop().time() + grace_s
-        while any(one.tap is not None for one in self.open_ones) and asyncio.get_running_loop().time() < deadline:
+        while self.busy() and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.02)
         for one in list(self.open_ones):
             one.transport.abort()

@@ -102,7 +102,7 @@ class Segment:
 
 
 class Journal:
-    """The spool of one database: a directory beside it. Only the thread that makes calls begin may use it."""
+    """The spool of one database: a directory beside it. For one thread at a time; `Segment.release` is for any."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

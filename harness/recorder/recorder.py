@@ -54,7 +54,10 @@ class Health:
 
 
 class Recorder:
-    """Records calls into the database that `save` writes to; `folder` is its spool."""
+    """Records calls into the database that `save` writes to; `folder` is its spool.
+
+    `save`, `closed` (once, at the end) and `seen` are called in the recorder's own thread, `warn` in any.
+    """
 
     def __init__(
         self,
@@ -62,18 +65,19 @@ class Recorder:
         salt: bytes,
         save: Save,
         *,
+        closed: Callable[[], None] = lambda: None,
         redact: bool = False,
         seen: Sequence[Seen] = (),
-        on_request: Callable[[Tap, bytes], None] | None = None,
         warn: Callable[[str], None] = lambda message: None,
     ) -> None:
         self.masker = Masker(salt)
         self.redact = redact
+        self.lock = threading.Lock()
         self.health = Health()
         self._journal = Journal(folder)
         self._save = save
+        self._closed = closed
         self._seen = seen
-        self._on_request = on_request
         self._warn = warn
         self._warned: dict[str, float] = {}
         self._number = 0
@@ -82,7 +86,7 @@ class Recorder:
         self._links = Links()
         self._queue: SimpleQueue[Tap | None] = SimpleQueue()
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._thread = threading.Thread(target=self._until_closed, name="recorder", daemon=True)
 
     def start(self) -> None:
         """Begin to store; what a killed recorder left in the spool comes first."""
@@ -90,7 +94,7 @@ class Recorder:
 
     def open(self, opened: Opened) -> Tap:
         """A tap for a request that is about to be forwarded."""
-        return Tap(self, opened, f"call_{self._name}{next(self._numbers):06x}", on_request=self._on_request)
+        return Tap(self, opened, f"call_{self._name}{next(self._numbers):06x}")
 
     def place(self) -> tuple[Segment, int]:
         """A segment of the spool and a number for a call that begins. Raises OSError."""
@@ -123,6 +127,12 @@ class Recorder:
         if now - self._warned.get(about, -WARN_EVERY_S) >= WARN_EVERY_S:
             self._warned[about] = now
             self._warn(message)
+
+    def _until_closed(self) -> None:
+        try:
+            self._run()
+        finally:
+            self._closed()
 
     def _run(self) -> None:
         """The thread: recover, then store batch by batch until the end mark."""

@@ -7,6 +7,7 @@ are no event stream), so that masking sees whole texts.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import Lock
 from time import time_ns
 from typing import Any, Protocol
 
@@ -42,6 +43,7 @@ class Sink(Protocol):
 
     masker: Masker
     redact: bool
+    lock: Lock  # taps of programs that record in process may belong to several threads
 
     def place(self) -> tuple[Segment, int]:
         """A segment and a number for a call that begins."""
@@ -67,7 +69,6 @@ class Tap:
     segment: Segment | None = None
     number: int = 0
     places: list[tuple[int, int]] = field(default_factory=list)
-    on_request: Callable[["Tap", bytes], None] | None = None
     _ended: bool = False
     _sent: list[bytes] = field(default_factory=list)
     _request_written: bool = False
@@ -107,7 +108,8 @@ class Tap:
 
     def _guarded(self, step: Callable[..., None], *arguments: Any) -> None:
         try:
-            step(*arguments)
+            with self.sink.lock:
+                step(*arguments)
         except OSError as error:
             self._fail(f"the spool cannot be written ({(error.strerror or 'error').lower()})")
         except Exception as error:  # whatever it is, the traffic goes on
@@ -156,8 +158,6 @@ class Tap:
         if body:
             records.append(Record(Kind.REQUEST, self.started, body))
         self._append(*records)
-        if self.on_request is not None:
-            self.on_request(self, body)
 
     def _write_head(self, status: int, headers: Headers) -> None:
         self._status = status

@@ -25,7 +25,9 @@ CROWD = int(os.environ.get("CACHEWRIGHT_STREAMS", "200"))
 
 
 @contextmanager
-def process(command: list[str], environment: dict[str, str], db: Path, url: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+def process(
+    command: list[str], environment: dict[str, str], db: Path, url: str
+) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     """`cachewright proxy` as a process of its own: its port, and it."""
     words = [*command, "proxy", "--listen", "127.0.0.1:0", "--upstream", url, "--db", str(db)]
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as found:

@@ -1,4 +1,4 @@
-"""What `record`, `proxy` and the tests of both put together: database, recorder, watch, metrics, spans.
+"""What `record`, `proxy` and programs that record in process put together: database, recorder, watch, metrics, spans.
 
 The harness knows no store and the auditor no proxy; here one is handed to the other.
 """
@@ -15,9 +15,10 @@ from harness.metrics import Metrics
 from harness.proxy.routes import Routes
 from harness.proxy.serve import Proxy
 from harness.recorder.recorder import Recorder, Seen
-from harness.recorder.tap import Tap
 from traces.exchange import Exchange
 from tui.cli import warn
+
+Say = Callable[[str], None]
 
 OTLP_SETTINGS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
@@ -46,33 +47,46 @@ class Database:
                 self._store = Store.open(self.path)
             self._store.record(exchanges)
         except AuditError as error:
-            store, self._store = self._store, None
-            if store is not None:
-                store.close()
+            self.close()
             raise RecordingFailed(str(error)) from None
+
+    def close(self) -> None:
+        """Close the file; to be called by the thread that saves."""
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+
+@contextlib.contextmanager
+def recorder(
+    db: Path | None = None, *, redact: bool = False, seen: Sequence[Seen] = (), say: Say = warn
+) -> Iterator[Recorder]:
+    """A recorder that writes to `db` (default: the store); at the end all that is finished is stored.
+
+    Raises AuditError for a file that cannot be used.
+    """
+    database = Database(db or default_path())
+    salt = database.salt()
+    made = Recorder(
+        spool_of(database.path), salt, database.save, closed=database.close, redact=redact, seen=seen, warn=say
+    )
+    made.start()
+    try:
+        yield made
+    finally:
+        made.close()
+        for reason, count in sorted(made.health.gaps.items()):
+            say(f"{count} calls were not recorded: {reason}")
 
 
 @contextlib.contextmanager
 def recording(
-    routes: Routes,
-    db: Path | None,
-    *,
-    redact: bool = False,
-    watch: bool = False,
-    say: Callable[[str], None] = warn,
+    routes: Routes, db: Path | None, *, redact: bool = False, watch: bool = False, say: Say = warn
 ) -> Iterator[Proxy]:
-    """A proxy that records into `db`; at the end all that is finished is stored. Raises AuditError for the file."""
-    database = Database(db or default_path())
-    salt = database.salt()
+    """A proxy that records into `db`. Raises AuditError for a file that cannot be used."""
     metrics = Metrics()
     seen: list[Seen] = [metrics.count]
-    on_request: Callable[[Tap, bytes], None] | None = None
     with contextlib.ExitStack() as stack:
-        if watch:
-            from tui.commands.watching import Watch
-
-            watcher = stack.enter_context(Watch(say))
-            seen.append(watcher.take)
         if any(os.environ.get(name) for name in OTLP_SETTINGS):
             from harness.otlp import Spans
 
@@ -80,12 +94,10 @@ def recording(
                 seen.append(stack.enter_context(Spans()).take)
             except ImportError as error:
                 say(f"no spans are exported: {error.name} is missing; pip install 'cachewright[otlp]'")
-        folder = spool_of(database.path)
-        recorder = Recorder(folder, salt, database.save, redact=redact, seen=seen, on_request=on_request, warn=say)
-        recorder.start()
-        try:
-            yield Proxy(routes, recorder, metrics)
-        finally:
-            recorder.close()
-            for reason, count in sorted(recorder.health.gaps.items()):
-                say(f"{count} calls were not recorded: {reason}")
+        proxy = Proxy(routes, metrics)
+        if watch:
+            from tui.commands.watching import Watch
+
+            seen.append(stack.enter_context(Watch(say, proxy.busy)).take)
+        proxy.recorder = stack.enter_context(recorder(db, redact=redact, seen=seen, say=say))
+        yield proxy

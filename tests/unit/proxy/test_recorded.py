@@ -20,7 +20,9 @@ SSE = ("Content-Type: text/event-stream", "Transfer-Encoding: chunked")
 HEAD = "HTTP/1.1 200 OK\r\n" + "\r\n".join(SSE) + "\r\n\r\n"
 
 
-def streamed(tmp_path: Path, path: str, *pieces: bytes, request: bytes = b'{"model":"m","stream":true}') -> tuple[bytes, Exchange]:
+def streamed(
+    tmp_path: Path, path: str, *pieces: bytes, request: bytes = b'{"model":"m","stream":true}'
+) -> tuple[bytes, Exchange]:
     """What a client got of a stream in these pieces, and what was recorded."""
 
     def handle(connection: Connection) -> None:
@@ -213,7 +215,12 @@ def test_retries_and_fallbacks_are_linked(tmp_path: Path) -> None:
     body = said("hello", stream=True, tools=[])
     stripped = said("hello", tools=[])
     first, again, fallback, after, repeat = exchanges_of(
-        tmp_path, (body, 529), (body, 529), (stripped, 200), (said("hello", "ok", "more"), 200), (said("hello", "ok", "more"), 200)
+        tmp_path,
+        (body, 529),
+        (body, 529),
+        (stripped, 200),
+        (said("hello", "ok", "more"), 200),
+        (said("hello", "ok", "more"), 200),
     )
     links = [one.facts.get("links") for one in (first, again, fallback, after, repeat)]
     assert links[0] is None
@@ -222,7 +229,12 @@ def test_retries_and_fallbacks_are_linked(tmp_path: Path) -> None:
     assert links[3] is None
     assert links[4] == {"repeats": after.id}
     calls = [one.call for one in (first, again, fallback, after)]
-    assert [(call.kind, call.attempt) for call in calls if call] == [("main", 1), ("retry", 2), ("main", 3), ("main", 1)]
+    assert [(call.kind, call.attempt) for call in calls if call] == [
+        ("main", 1),
+        ("retry", 2),
+        ("main", 3),
+        ("main", 1),
+    ]
 
 
 def test_conversations_interleave(tmp_path: Path) -> None:
@@ -268,7 +280,11 @@ def test_runs_agents_and_kinds(tmp_path: Path) -> None:
 
 
 def test_responses_stream(tmp_path: Path) -> None:
-    done = {"id": "r", "output": [], "usage": {"input_tokens": 9, "input_tokens_details": {"cached_tokens": 4}, "output_tokens": 2}}
+    done = {
+        "id": "r",
+        "output": [],
+        "usage": {"input_tokens": 9, "input_tokens_details": {"cached_tokens": 4}, "output_tokens": 2},
+    }
     item = {"type": "message", "content": [{"type": "output_text", "text": "hi"}]}
     events = [
         {"type": "response.created", "response": {"id": "r", "usage": None}},

@@ -34,7 +34,9 @@ def test_every_corner(tmp_path: Path, shared: Path, capfd: pytest.CaptureFixture
     path = "/" + capture["url"].split("/", 3)[3]
     body = json.dumps({**capture["body"], "metadata": capture["metadata"]}).encode()
     fields = [f"{name}: {value}" for name, value in capture["headers"].items()]
-    error = json.dumps({"error": {"message": capture["error"]["traceback"], "echo": f"bad key {secrets['A']}"}}).encode()
+    error = json.dumps(
+        {"error": {"message": capture["error"]["traceback"], "echo": f"bad key {secrets['A']}"}}
+    ).encode()
 
     def handle(connection: Connection) -> None:
         got.append(b"".join(connection.request()))
@@ -51,7 +53,9 @@ def test_every_corner(tmp_path: Path, shared: Path, capfd: pytest.CaptureFixture
         for name in (path, "/v1/messages", "/v1/chat/completions"):
             client.sendall(post(name, body, *fields))
             _, reply = read_reply(client)
-            assert capture["error"]["traceback"].encode() in (gzip.decompress(reply) if name == "/v1/messages" else reply)
+            assert capture["error"]["traceback"].encode() in (
+                gzip.decompress(reply) if name == "/v1/messages" else reply
+            )
             spooled = b"".join(file.read_bytes() for file in spool_of(tmp_path / "a.db").glob("*"))
             assert not [mark for mark in expected["must_not_appear"] if secrets[mark].encode() in spooled]
         client.sendall(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -149,7 +153,9 @@ def test_redacted_bodies_still_diagnose(tmp_path: Path, redact: bool) -> None:
     if redact:
         exchanges = recorded(tmp_path / "a.db")
         assert all(one.request is None and one.response is None for one in exchanges)
-        assert all(one.facts["request"]["size"] > 1000 and len(one.facts["request"]["digest"]) == 32 for one in exchanges)
+        assert all(
+            one.facts["request"]["size"] > 1000 and len(one.facts["request"]["digest"]) == 32 for one in exchanges
+        )
 
 
 def test_purge_leaves_nothing(tmp_path: Path) -> None:
