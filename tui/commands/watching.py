@@ -69,7 +69,7 @@ def words(line: Line, exchange: Exchange, now: datetime) -> str:
     parts.append(_verdict(line, exchange))
     if line.expires_at is not None:
         parts.append(f"expires in {max(0, round((line.expires_at - now).total_seconds()))} s")
-    return "  ".join(parts)
+    return " | ".join(parts)
 
 
 def _verdict(line: Line, exchange: Exchange) -> str:
