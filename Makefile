@@ -9,16 +9,19 @@ SESSIONS := 2000
 REPEAT := 3
 
 .DEFAULT_GOAL := help
-.PHONY: help audit test check bench golden docs seed clean
+.PHONY: help audit test test-clients check bench bench-proxy golden docs seed clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 audit: $(VENV)/.base ## audit the bundled trace of 14 calls
 	@$(BIN)/cachewright audit traces/recorded/fourteen/calls.jsonl
 
 test: $(VENV)/.dev ## run all tests, two at a time; skips are listed with their reasons
 	@$(BIN)/python -m pytest -n 2 tests
+
+test-clients: $(VENV)/.dev ## real agents through the proxy; installs them with npm, pinned, into .clients
+	@CACHEWRIGHT_CLIENTS=.clients $(BIN)/python -m pytest -v tests/clients
 
 check: $(VENV)/.dev ## lint, format, types, import contracts, architecture
 	@$(BIN)/ruff check .
@@ -29,6 +32,9 @@ check: $(VENV)/.dev ## lint, format, types, import contracts, architecture
 
 bench: $(VENV)/.dev ## calls/s and MiB of a large audit; make bench SESSIONS=60 REPEAT=1 for a small one
 	@$(BIN)/python tests/bench/bench.py --sessions $(SESSIONS) --repeat $(REPEAT)
+
+bench-proxy: $(VENV)/.dev ## what the proxy adds to a request; MITMDUMP=PATH LITELLM=PATH to compare with these
+	@$(BIN)/python tests/bench/bench_proxy.py $(if $(MITMDUMP),--mitmdump $(MITMDUMP)) $(if $(LITELLM),--litellm $(LITELLM))
 
 golden: $(VENV)/.dev ## write the golden files anew; read them in the diff
 	@$(BIN)/python -m pytest tests/golden --golden-update

@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from http import HTTPStatus
 
 import httptools
 import orjson
 
 from harness.errors import BadRoute
-from harness.proxy.heads import LAST_CHUNK, Headers, chunk, is_chunked, request_head
+from harness.proxy.heads import LAST_CHUNK, Headers, chunk, is_chunked, request_head, value_of
 from harness.proxy.routes import Origin, Routes
 from harness.proxy.server_side import ServerSide
 from harness.recorder.tap import Opened, Tap
@@ -153,10 +154,13 @@ class ClientSide(asyncio.Protocol):
         if own is not None:
             self._answer(b"200 OK", b"text/plain; version=0.0.4; charset=utf-8", own)
             return
+        if b"websocket" in (value_of(inbound.headers, b"upgrade") or b"").lower():
+            self._refuse(426, "WebSockets are not recorded; use HTTP")  # Codex then does so at once
+            return
         try:
             if inbound.method == b"CONNECT" or not inbound.url.startswith(b"/"):
                 raise BadRoute("this is no forward proxy; make its address the base URL of the client")
-            target = self._routes.find(inbound.url, inbound.headers)
+            target = self._routes.find(inbound.url, inbound.headers, inbound.method)
         except BadRoute as error:
             self._refuse(404, str(error))
             return
@@ -263,7 +267,7 @@ class ClientSide(asyncio.Protocol):
         """An error of the proxy's own, in a shape that clients of both API families show to their user."""
         if self.transport.is_closing():
             return
-        words = {400: b"400 Bad Request", 404: b"404 Not Found", 502: b"502 Bad Gateway"}[status]
+        words = b"%d %s" % (status, HTTPStatus(status).phrase.encode())
         error = {"type": "proxy_error", "message": f"cachewright proxy: {message}"}
         body = orjson.dumps({"type": "error", "error": error})
         self._answer(words, b"application/json", body, b"x-cachewright-proxy: refused\r\n")

@@ -103,10 +103,10 @@ class Routes:
             raise BadRoute(f"--upstream {url}: {len(unnamed)} upstreams have no name; write NAME={url}")
         self.default = unnamed[0] if unnamed else origins[0] if len(origins) == 1 else None
 
-    def find(self, raw: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Target:
+    def find(self, raw: bytes, headers: Iterable[tuple[bytes, bytes]], method: bytes = b"POST") -> Target:
         """Where the request for a raw path and query goes. Raises BadRoute."""
         tags, path = untag(raw)
-        api = api_of(path)
+        api = api_of(path) if method == b"POST" else None
         origin = self._origin(tags.get("to"), api, headers)
         return Target(origin, origin.base.encode() + path, tags.get("run"), tags.get("agent"), api)
 
