@@ -28,7 +28,7 @@ PROGRAM = "from tui.cli import main; main(prog_name='cachewright')"
 KEY = "sk-ant-test-0123456789"
 # node itself comes from npm too: the newest clients want 22.19, and npm silently takes old ones for an older node.
 PINNED = {
-    "node": "node@22.23.1",
+    "node": "node@22.23.3",
     "claude": "@anthropic-ai/claude-code@2.1.332",
     "codex": "@openai/codex@0.171.0",
     "pi": "@earendil-works/pi-coding-agent@1.6.0",
@@ -72,7 +72,7 @@ class Place:
         kept = {name: os.environ[name] for name in ("LANG", "TERM") if name in os.environ}
         self.environment = kept | {
             "HOME": str(self.home), "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
-            "ANTHROPIC_API_KEY": KEY, "OPENAI_API_KEY": KEY, "IS_SANDBOX": "1",
+            "ANTHROPIC_API_KEY": KEY, "OPENAI_API_KEY": KEY, "CODEX_API_KEY": KEY, "IS_SANDBOX": "1",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1",
         }  # fmt: skip
 
