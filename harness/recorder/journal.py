@@ -20,6 +20,9 @@ from typing import NamedTuple
 SEGMENT_BYTES = 32 * 2**20
 """A new segment begins after this many bytes."""
 
+TAKEN_AT_ONCE = 64
+"""Calls of a dead proxy that are handed over together; handing one over twice must do no harm."""
+
 _HEAD = struct.Struct("<4sIBQI")  # mark, call, kind, nanoseconds of the clock, length
 _MARK = b"cwj1"
 
@@ -125,8 +128,10 @@ class Journal:
     def _new(self) -> Segment:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.folder / f"{os.getpid()}-{token_hex(4)}.spool"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fresh = path.with_suffix(".new")  # nobody looks at it before it is locked
+        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fresh.rename(path)
         return Segment(path, fd)
 
     def close(self) -> None:
@@ -154,8 +159,10 @@ def left_behind(folder: Path, take: Callable[[list[list[Record]]], None]) -> int
             calls: dict[int, list[Record]] = {}
             for call, record in _records(path.read_bytes()):
                 calls.setdefault(call, []).append(record)
-            take(list(calls.values()))
-            count += len(calls)
+            found = list(calls.values())
+            for at in range(0, len(found), TAKEN_AT_ONCE):
+                take(found[at : at + TAKEN_AT_ONCE])
+            count += len(found)
             path.unlink(missing_ok=True)
         except BlockingIOError:
             continue

@@ -121,7 +121,9 @@ def test_claude_code(tmp_path: Path, programs: Path, server: serving.Running) ->
 def test_codex(tmp_path: Path, programs: Path, server: serving.Running) -> None:
     place = Place(tmp_path, programs, server.url)
     common = ("exec", "--skip-git-repo-check")
-    provider = f'model_providers.l={{name="l",base_url="{server.url}/v1",env_key="OPENAI_API_KEY",wire_api="responses"}}'
+    provider = (
+        f'model_providers.l={{name="l",base_url="{server.url}/v1",env_key="OPENAI_API_KEY",wire_api="responses"}}'
+    )
     direct = place.run("codex", "-c", provider, "-c", 'model_provider="l"', *common, "say hello")
     assert place.recorded("codex", *common, "say hello") == direct
     place.recorded("codex", *common, "resume", "--last", "and again")

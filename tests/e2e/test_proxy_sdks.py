@@ -1,4 +1,4 @@
-"""The vendors' SDKs through the proxy, and in process, into the local server: the record agrees with its own account."""
+"""The vendors' SDKs through the proxy, and in process, into the local server: the record agrees with its account."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -9,9 +9,11 @@ import pytest
 
 pytest.importorskip("starlette", reason="the server needs the extra `local`")
 pytest.importorskip("uvicorn", reason="the server needs the extra `local`")
-anthropic = pytest.importorskip("anthropic", reason="the SDK is not installed")
-openai = pytest.importorskip("openai", reason="the SDK is not installed")
+pytest.importorskip("anthropic", reason="the SDK is not installed")
+pytest.importorskip("openai", reason="the SDK is not installed")
 
+import anthropic
+import openai
 import serving
 from proxying import proxied, recorded
 
@@ -23,7 +25,13 @@ from tui.commands.recording import recorder
 KEY = "sk-ant-test-0123456789"
 MODEL = "claude-sonnet-5-5"
 LONG = "You are helpful and careful with words. " * 400
-TOOLS = [{"name": "add", "description": "Adds.", "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}]
+TOOLS = [
+    {
+        "name": "add",
+        "description": "Adds.",
+        "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}},
+    }
+]
 Json = dict[str, Any]
 
 
@@ -73,7 +81,7 @@ def compare(db: Path, server: serving.Running, api: str) -> list[tuple[str, str 
     mine = [one for one in result.calls if one.call.api == api and one.call.kind != "count"]
     theirs = [row for row in server.client(KEY).calls() if row["api"] == api]
     assert len(mine) == len(theirs) > 0
-    found = []
+    found: list[tuple[str, str | None]] = []
     for one, row in zip(mine, theirs, strict=True):
         usage = one.call.usage
         told = (row["input_tokens"], row["read_tokens"], row["write_tokens"], row["output_tokens"])
@@ -116,7 +124,9 @@ def test_openai(tmp_path: Path, server: serving.Running) -> None:
             for turn in range(3):
                 messages.append({"role": "user", "content": f"turn {turn}"})
                 options = {"include_usage": True}
-                with client.chat.completions.stream(model="gpt-chat", messages=messages, stream_options=options) as events:
+                with client.chat.completions.stream(
+                    model="gpt-chat", messages=messages, stream_options=options
+                ) as events:
                     for _ in events:
                         pass
                     reply = events.get_final_completion()
@@ -144,7 +154,7 @@ def test_in_process(tmp_path: Path, server: serving.Running) -> None:
     async def twice(made: Any) -> None:
         http = httpx2.AsyncClient(transport=RecordingTransport(made, run="async"))
         async with anthropic.AsyncAnthropic(base_url=server.url, api_key=KEY, http_client=http) as client:
-            ask = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+            ask: Json = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
             await client.messages.create(**ask)
             async with client.messages.stream(**ask) as events:
                 await events.get_final_message()

@@ -157,7 +157,11 @@ def test_bad_options(cachewright: Callable[..., Done]) -> None:
 
 def test_purge_command(tmp_path: Path, cachewright: Callable[..., Done]) -> None:
     calls = tmp_path / "calls.jsonl"
-    row = {"provider": "anthropic", "started_at": "2026-11-01T00:00:00Z", "request": {"messages": [], "model": "PURGEMARK"}}
+    row = {
+        "provider": "anthropic",
+        "started_at": "2026-11-01T00:00:00Z",
+        "request": {"messages": [], "model": "PURGEMARK"},
+    }
     calls.write_text(json.dumps(row) + "\n")
     cachewright("audit", calls, "--db", "a.db")
     assert b"PURGEMARK" in (tmp_path / "a.db").read_bytes()

@@ -72,6 +72,8 @@ def _in_thread(proxy: "Proxy") -> Iterator[int]:
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(5)
+        if not loop.is_running():
+            loop.close()
 
 
 def _child(words: list[str], environment: dict[str, str]) -> int:

@@ -5,6 +5,8 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -75,27 +77,45 @@ def test_streams_with_and_without_usage(tmp_path: Path, shared: Path) -> None:
     assert "hint" not in found["error_before_usage"].facts
 
 
-MESSAGES = (
-    b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_1","model":"m","usage":{"input_tokens":3,'
-    b'"cache_creation_input_tokens":10,"cache_read_input_tokens":20,"cache_creation":{"ephemeral_5m_input_tokens":10,'
-    b'"ephemeral_1h_input_tokens":0},"output_tokens":1}}}\r\n\r\n'
-    b": comment\n\n"
-    b'event: content_block_start\ndata:{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}\n\n'
-    b"event: ping\rdata: {}\r\r"
-    + 'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"価🙂"}}\n\n'.encode()
-    + b'event: content_block_start\ndata: {"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"t","name":"n","input":{}}}\n\n'
-    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"{\\"a\\":"}}\n\n'
-    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"1}"}}\n\n'
-    b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"tool_use"},"usage":{"output_tokens":15,"input_tokens":null}}\n\n'
-    b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
-)
+START_USAGE = {
+    "input_tokens": 3,
+    "cache_creation_input_tokens": 10,
+    "cache_read_input_tokens": 20,
+    "output_tokens": 1,
+    "cache_creation": {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 0},
+}
+
+
+def event(name: str, end: str = "\n\n", blank: str = " ", **rest: Any) -> bytes:
+    """One event of the Messages API; its lines end as the event does."""
+    data = json.dumps({"type": name, **rest}, ensure_ascii=False)
+    return f"event: {name}{end[: len(end) // 2]}data:{blank}{data}{end}".encode()
+
+
+def delta(index: int, **rest: Any) -> bytes:
+    return event("content_block_delta", index=index, delta=rest)
+
+
+TOOL = {"type": "tool_use", "id": "t", "name": "n", "input": {}}
+MESSAGES = b"".join((
+    event("message_start", "\r\n\r\n", message={"id": "msg_1", "model": "m", "usage": START_USAGE}),
+    b": comment\n\n",
+    event("content_block_start", blank="", index=0, content_block={"type": "text", "text": ""}),
+    event("ping", "\r\r"),
+    delta(0, type="text_delta", text="価🙂"),
+    event("content_block_start", index=1, content_block=TOOL),
+    delta(1, type="input_json_delta", partial_json='{"a":'),
+    delta(1, type="input_json_delta", partial_json="1}"),
+    event("message_delta", delta={"stop_reason": "tool_use"}, usage={"output_tokens": 15, "input_tokens": None}),
+    event("message_stop"),
+))  # fmt: skip
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(1, len(MESSAGES) - 1), max_size=12, unique=True))
 def test_chunk_borders_mean_nothing(tmp_path: Path, cuts: list[int]) -> None:
     ends = [0, *sorted(cuts), len(MESSAGES)]
-    pieces = [MESSAGES[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    pieces = [MESSAGES[a:b] for a, b in pairwise(ends)]
     db = tmp_path / os.urandom(4).hex()
 
     def handle(connection: Connection) -> None:
@@ -148,10 +168,8 @@ def test_client_leaves(tmp_path: Path) -> None:
     def handle(connection: Connection) -> None:
         connection.request()
         connection.send(HEAD.encode(), chunks(MESSAGES[:-260])[0])
-        try:
+        with suppress(ConnectionResetError):
             connection.socket.recv(1)
-        except ConnectionResetError:
-            pass
         gone.append(time.monotonic())
 
     with upstream(handle) as url, proxied(tmp_path / "a.db", url) as proxy:
@@ -280,13 +298,13 @@ def test_runs_agents_and_kinds(tmp_path: Path) -> None:
 
 
 def test_responses_stream(tmp_path: Path) -> None:
-    done = {
+    done: dict[str, Any] = {
         "id": "r",
         "output": [],
         "usage": {"input_tokens": 9, "input_tokens_details": {"cached_tokens": 4}, "output_tokens": 2},
     }
     item = {"type": "message", "content": [{"type": "output_text", "text": "hi"}]}
-    events = [
+    events: list[dict[str, Any]] = [
         {"type": "response.created", "response": {"id": "r", "usage": None}},
         {"type": "response.output_text.delta", "delta": "hi"},
         {"type": "response.output_item.done", "item": item},

@@ -58,8 +58,9 @@ def test_every_corner(tmp_path: Path, shared: Path, capfd: pytest.CaptureFixture
             )
             spooled = b"".join(file.read_bytes() for file in spool_of(tmp_path / "a.db").glob("*"))
             assert not [mark for mark in expected["must_not_appear"] if secrets[mark].encode() in spooled]
-        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n")
-        _, page = read_reply(client)
+        with proxy.client() as another:
+            another.sendall(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n")
+            _, page = read_reply(another)
     for mark in ("A", "B", "C", "D", "E", "G"):
         assert secrets[mark].encode() in got[0], "the upstream gets the real values"
     with (tmp_path / "export.jsonl").open("wb") as file, Store.open(tmp_path / "a.db") as store:
@@ -113,15 +114,12 @@ def conversation(turns: int, changed: int | None = None) -> list[dict[str, Any]]
     messages: list[dict[str, Any]] = []
     for turn in range(turns):
         system = "SECRETWORD rules " * 1500 + ("x" if changed is not None and turn >= changed else "")
-        marked = {"type": "text", "text": f"ask {turn} " * 200, "cache_control": {"type": "ephemeral"}}
-        messages = [*messages, {"role": "user", "content": [marked]}]
+        plain = {"type": "text", "text": f"ask {turn} " * 200}
+        marked = {**plain, "cache_control": {"type": "ephemeral"}}
+        asked = [*messages, {"role": "user", "content": [marked]}]
         block = {"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}
-        bodies.append({"model": "claude-sonnet-5-5", "max_tokens": 9, "system": [block], "messages": messages})
-        del marked["cache_control"]
-        messages[-1] = {"role": "user", "content": [dict(marked)]}
-        bodies[-1] = json.loads(json.dumps(bodies[-1]))
-        bodies[-1]["messages"][-1]["content"][0]["cache_control"] = {"type": "ephemeral"}
-        messages = [*messages, {"role": "assistant", "content": "answer"}]
+        bodies.append({"model": "claude-sonnet-5-5", "max_tokens": 9, "system": [block], "messages": asked})
+        messages += [{"role": "user", "content": [plain]}, {"role": "assistant", "content": "answer"}]
     return bodies
 
 
