@@ -4,7 +4,7 @@ import asyncio
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from harness.errors import BadRoute
@@ -68,13 +68,11 @@ class Proxy:
         await asyncio.sleep(0)
 
 
-async def until_signal(proxy: Proxy, ready: Callable[[], Awaitable[None] | None]) -> None:
-    """Serve until SIGINT or SIGTERM, then stop."""
+async def until_signal(proxy: Proxy, ready: Callable[[], None]) -> None:
+    """Serve until SIGINT or SIGTERM, then stop. `ready` is called once these do no harm any more."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    waiting = ready()
-    if waiting is not None:
-        await waiting
+    ready()
     await stopped.wait()
     await proxy.stop()

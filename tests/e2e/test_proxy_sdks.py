@@ -123,7 +123,7 @@ def test_openai(tmp_path: Path, server: serving.Running) -> None:
             items: list[Any] = []
             for turn in range(3):
                 messages.append({"role": "user", "content": f"turn {turn}"})
-                options = {"include_usage": True}
+                options: Any = {"include_usage": True}
                 with client.chat.completions.stream(
                     model="gpt-chat", messages=messages, stream_options=options
                 ) as events:

@@ -42,8 +42,7 @@ def command(listen: str, upstreams: tuple[str, ...], db: Path | None, watch: boo
         if host not in (HOST, "localhost", "::1"):
             warn(f"{host} is not a loopback address: whoever reaches it can use this proxy and is recorded")
         names = ", ".join(f"{origin.name or 'all'} = {origin.url}" for origin in routes.origins)
-        click.echo(f"listening on http://{host}:{proxy.port} (forwards to {names})")
-        await until_signal(proxy, lambda: None)
+        await until_signal(proxy, lambda: click.echo(f"listening on http://{host}:{proxy.port} (forwards to {names})"))
 
     try:
         routes = Routes([origin_of(spec) for spec in upstreams])
