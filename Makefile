@@ -10,7 +10,7 @@ REPEAT := 3
 PORT := 8377
 
 .DEFAULT_GOAL := help
-.PHONY: help audit serve local test check bench bench-import bench-engine golden docs seed clean
+.PHONY: help audit serve local test test-clients check bench bench-import bench-engine bench-proxy golden docs seed clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -25,6 +25,9 @@ local: $(VENV)/.local ## only set up what serve needs: torch and the default mod
 
 test: $(VENV)/.dev ## run all tests, two at a time; skips are listed with their reasons
 	@$(BIN)/python -m pytest -n 2 tests
+
+test-clients: $(VENV)/.dev ## real agents through the proxy; installs them with npm, pinned, into .clients
+	@CACHEWRIGHT_CLIENTS=.clients $(BIN)/python -m pytest -v tests/clients
 
 check: $(VENV)/.dev ## lint, format, types, import contracts, architecture
 	@$(BIN)/ruff check .
@@ -41,6 +44,9 @@ bench-import: $(VENV)/.dev ## audit 2,000 sessions of another tool, side by side
 
 bench-engine: $(VENV)/.peers ## the engine beside Hugging Face transformers on the same weights, some minutes
 	@$(BIN)/python tests/bench/bench_engine.py
+
+bench-proxy: $(VENV)/.dev ## what the proxy adds to a request; MITMDUMP=PATH LITELLM=PATH to compare with these
+	@$(BIN)/python tests/bench/bench_proxy.py $(if $(MITMDUMP),--mitmdump $(MITMDUMP)) $(if $(LITELLM),--litellm $(LITELLM))
 
 golden: $(VENV)/.dev ## write the golden files anew; read them in the diff
 	@$(BIN)/python -m pytest tests/golden --golden-update

@@ -66,7 +66,7 @@ def judge(
 def _folded(gathered: Iterable[Gathered], book: Rulebook, body_of: BodyOf, progress: Progress | None) -> list[Audited]:
     """Calls in time order: judged as they come while they come in that order, else all anew once they are sorted."""
     kept: list[Gathered] = []
-    fold: _Fold | None = _Fold(book, body_of)
+    fold: Fold | None = Fold(book, body_of)
     for call, prompt in gathered:
         if fold is not None and kept and start_of(call) < start_of(kept[-1][0]):
             fold = None
@@ -77,7 +77,7 @@ def _folded(gathered: Iterable[Gathered], book: Rulebook, body_of: BodyOf, progr
             progress("reading", len(kept), None)
     if fold is None:
         kept.sort(key=lambda one: start_of(one[0]))
-        fold = _Fold(book, body_of)
+        fold = Fold(book, body_of)
         for index, one in enumerate(kept):
             fold.take(*one)
             if progress is not None and index % EVERY == 0:
@@ -100,7 +100,7 @@ def _ungoverned(calls: list[Audited], book: Rulebook) -> list[str]:
 
 
 @dataclass(slots=True)
-class _Fold:
+class Fold:
     """What the calls so far have left behind, carried from call to call in time order."""
 
     book: Rulebook
@@ -110,7 +110,7 @@ class _Fold:
     history: History = field(default_factory=History)
     usage_only: UsageOnly = field(default_factory=UsageOnly)
 
-    def take(self, call: Call, prompt: Prompt | None) -> None:
+    def take(self, call: Call, prompt: Prompt | None) -> Audited:
         """Measure, predict and judge one call, then count it among the earlier ones."""
         ruleset = self.book.of(call.provider, call.model or "")
         prompt = prompt if ruleset is not None else None
@@ -130,6 +130,7 @@ class _Fold:
         else:
             self._diagnose(audited, audited.prompt, outcome, before)
         self.history.add(audited)
+        return audited
 
     def _diagnose(self, audited: Audited, prompt: Prompt, outcome: Outcome, before: CacheState) -> None:
         call, history = audited.call, self.history

@@ -68,7 +68,26 @@ def m0004_sessions(db: "Database") -> None:
     db.execute("CREATE TABLE sessions (name TEXT PRIMARY KEY, stamp BLOB NOT NULL, digest BLOB NOT NULL) WITHOUT ROWID")
 
 
-STEPS: tuple[Callable[["Database"], None], ...] = (m0001_calls, m0002_outcomes, m0003_facts, m0004_sessions)
+def m0005_exchanges(db: "Database") -> None:
+    """What a recorder saw: each HTTP attempt, whether or not it is a call of a model's API."""
+    # `call` is NULL for model lists, health checks and the like. Headers, arrival times and links are in `facts`
+    # (packed JSON). `request` and `response` are the exact bodies, packed as `auditor.store_exchanges` says.
+    db.execute("""
+        CREATE TABLE exchanges (
+            id TEXT PRIMARY KEY, started_at TEXT NOT NULL, call BLOB REFERENCES calls (key),
+            method TEXT NOT NULL, path TEXT NOT NULL, upstream TEXT NOT NULL, status INTEGER, outcome TEXT NOT NULL,
+            conversation TEXT, facts BLOB NOT NULL, request BLOB, response BLOB
+        )""")
+    db.execute("CREATE INDEX exchanges_by_call ON exchanges (call)")
+    db.execute("CREATE INDEX exchanges_by_time ON exchanges (started_at)")
+    # `salt`: a key's fingerprint is the same in all calls of this file, and in no other file.
+    db.execute("CREATE TABLE settings (name TEXT PRIMARY KEY, value BLOB NOT NULL)")
+    db.execute("INSERT INTO settings VALUES ('salt', randomblob(16))")
+
+
+STEPS: tuple[Callable[["Database"], None], ...] = (
+    *(m0001_calls, m0002_outcomes, m0003_facts, m0004_sessions, m0005_exchanges),
+)
 VERSION = len(STEPS)
 
 

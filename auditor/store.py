@@ -7,20 +7,20 @@ A `Store` belongs to the thread that opened it.
 """
 
 import sqlite3
-import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from auditor import migrations
 from auditor.errors import StoreError as StoreError
 from auditor.store_bodies import DIGEST_BYTES, join, pack, unpack
+from auditor.store_exchanges import ADD_EXCHANGE, exchange_of, exchange_row, purge
+from auditor.store_file import REMEDY, explained, make_file, write_ahead
 from auditor.store_rows import (
     CALL_COLUMNS,
     OUTCOME_COLUMNS,
@@ -37,6 +37,7 @@ from auditor.store_rows import (
 )
 from auditor.store_rows import OutcomeRow as OutcomeRow
 from auditor.store_rows import call_key as call_key
+from traces.exchange import Exchange
 from traces.schema import Call, JsonObject
 
 BUSY_S = 10.0
@@ -60,18 +61,6 @@ _ADD_OUTCOME = (
 _ONE_CALL = f"SELECT {','.join(CALL_COLUMNS)} FROM calls WHERE number = ?"
 _ONE_OUTCOME = f"SELECT {','.join(OUTCOME_COLUMNS)} FROM outcomes WHERE ruleset = ? AND call = ?"
 _OUTCOME_ORDER = "SELECT call FROM outcomes JOIN calls ON key = call WHERE ruleset = ? ORDER BY started_at, seq, number"
-
-_REMEDY = "move it away and import the traces again"
-_FAULTS = {
-    sqlite3.SQLITE_NOTADB: "is not an SQLite database; move it away or name another file",
-    sqlite3.SQLITE_BUSY: "is locked by another program; wait until that has finished, then repeat",
-    sqlite3.SQLITE_READONLY: "cannot be written; make the file and its directory writable or name another file",
-    sqlite3.SQLITE_CANTOPEN: "cannot be opened; check that its directory is writable or name another file",
-    sqlite3.SQLITE_FULL: "the disk is full; free some space, then repeat (what was stored before is kept)",
-    sqlite3.SQLITE_CORRUPT: f"is damaged; {_REMEDY}",
-    sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY: "holds no call for one of these outcomes; import its trace first",
-    sqlite3.SQLITE_IOERR: "cannot be read or written; check the disk, then repeat",
-}
 
 
 class Added(NamedTuple):
@@ -123,8 +112,8 @@ class Store:
 
         Raises StoreError for a file that is not a store, is newer than this program or cannot be used.
         """
-        _make_file(path)
-        with _explained(path):
+        make_file(path)
+        with explained(path):
             conn = sqlite3.connect(path, timeout=busy_s, isolation_level=None)
             try:
                 store = cls(path, conn)
@@ -157,6 +146,46 @@ class Store:
             new += stored
             known += len(batch.calls) - stored
         return Added(new, known)
+
+    def record(self, exchanges: Sequence[Exchange]) -> None:
+        """Store what a recorder saw, with the calls in it, in one transaction."""
+        batch, rows = _Batch(), []
+        for exchange in exchanges:
+            key = None
+            if exchange.call is not None:
+                self._take(exchange.call, batch)
+                key = batch.calls[-1][0]
+            rows.append(exchange_row(exchange, key))
+        self._store(batch, rows)
+
+    def exchanges(self) -> Iterator[Exchange]:
+        """Yield recorded exchanges in order of start, with their calls; holds no lock between two."""
+        with explained(self.path):
+            ids = self._conn.execute("SELECT id FROM exchanges ORDER BY started_at, id").fetchall()
+        for (name,) in ids:
+            with explained(self.path):
+                row = self._conn.execute("SELECT * FROM exchanges WHERE id = ?", (name,)).fetchone()
+                number = self._conn.execute("SELECT number FROM calls WHERE key = ?", (row[2],)).fetchone()
+                call = None if number is None else self._call(number[0])
+                with undamaged(f"the exchange {name}"):
+                    exchange = exchange_of(row, call)
+            yield exchange
+
+    def salt(self) -> bytes:
+        """Return the 16 random bytes of this file under which its recorders fingerprint keys."""
+        with explained(self.path):
+            found: bytes = self._conn.execute("SELECT value FROM settings WHERE name = 'salt'").fetchone()[0]
+            return found
+
+    def purge(self, *, trace: str | None = None, before: str | None = None) -> int:
+        """Delete calls for good, of one trace, from before a day (ISO), or all; returns how many rows went.
+
+        Nothing of them is left in free pages or in the write-ahead file. Needs the file's size free on the disk.
+        """
+        with explained(self.path):
+            self._known.clear()
+            self._texts.clear()
+            return purge(self._conn, trace, before)
 
     def through(self, calls: Iterable[Call], on_error: Callable[[StoreError], None]) -> Iterator[Call]:
         """Yield each call with its `key` as it is stored, in batches; calls that are stored already stay as they are.
@@ -193,11 +222,11 @@ class Store:
         One call is in memory at a time, and no lock is held between two, so that the caller may write meanwhile.
         """
         where, values = ("", ()) if trace is None else ("WHERE trace = ?", (sql_text(trace),))
-        with _explained(self.path):
+        with explained(self.path):
             rows = self._conn.execute(f"SELECT number FROM calls {where} ORDER BY started_at, seq, number", values)
             numbers = array("q", (number for (number,) in rows))
         for number in numbers:
-            with _explained(self.path):
+            with explained(self.path):
                 call = self._call(number)
             yield call
 
@@ -206,7 +235,7 @@ class Store:
 
         Raises StoreError where no such call is stored.
         """
-        with _explained(self.path):
+        with explained(self.path):
             row = self._conn.execute("SELECT request, blocks FROM calls WHERE key = ?", (key,)).fetchone()
             if row is None:
                 raise StoreError(f"{self.path}: no call has the key {key.hex()}; import its trace first")
@@ -225,10 +254,10 @@ class Store:
 
     def outcomes(self, ruleset_digest: str) -> Iterator[OutcomeRow]:
         """Yield what a ruleset says, in the order of `calls`; holds no lock between two rows."""
-        with _explained(self.path):
+        with explained(self.path):
             keys = self._conn.execute(_OUTCOME_ORDER, (ruleset_digest,)).fetchall()
         for (key,) in keys:
-            with _explained(self.path):
+            with explained(self.path):
                 row = self._conn.execute(_ONE_OUTCOME, (ruleset_digest, key)).fetchone()
                 with undamaged(f"the outcome of {key.hex()}"):
                     outcome = outcome_of(row)
@@ -236,7 +265,7 @@ class Store:
 
     def sessions(self) -> dict[str, tuple[bytes, bytes]]:
         """Return stamp and digest of each session that was read before, by its name (`auditor.sessions`)."""
-        with _explained(self.path):
+        with explained(self.path):
             rows = self._conn.execute("SELECT name, stamp, digest FROM sessions")
             return {text_of(name): (stamp, digest) for name, stamp, digest in rows}
 
@@ -249,7 +278,7 @@ class Store:
 
     def counts(self) -> Counts:
         """Count the rows."""
-        with _explained(self.path):
+        with explained(self.path):
             tables = "(SELECT count(*) FROM calls), (SELECT count(*) FROM blocks), (SELECT count(*) FROM outcomes)"
             return Counts(*self._conn.execute(f"SELECT {tables}").fetchone())
 
@@ -265,7 +294,7 @@ class Store:
                 " upgrade cachewright or name another file"
             )
         self._conn.execute("PRAGMA foreign_keys = ON")
-        _write_ahead(self._conn, busy_s)
+        write_ahead(self._conn, busy_s)
         if version < migrations.VERSION:
             with self._writing():
                 migrations.migrate(self._conn)
@@ -273,7 +302,7 @@ class Store:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """One write transaction. It takes the lock at once: upgrading a read lock later could fail at any time."""
-        with _explained(self.path):
+        with explained(self.path):
             self._conn.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -303,11 +332,12 @@ class Store:
         batch.calls.append(row)
         batch.size += sum(len(value) for value in row[-4:] if value is not None)
 
-    def _store(self, batch: _Batch) -> int:
+    def _store(self, batch: _Batch, exchanges: Sequence[tuple[Any, ...]] = ()) -> int:
         """Write one batch; returns how many of its calls are new. Blocks count as known only once committed."""
         with self._writing():
             self._conn.executemany(_ADD_BLOCK, batch.blocks.items())
             new = self._conn.executemany(_ADD_CALL, batch.calls).rowcount
+            self._conn.executemany(ADD_EXCHANGE, exchanges)
         if len(self._known) > KNOWN_DIGESTS:
             self._known.clear()
         self._known.update(batch.blocks)
@@ -340,41 +370,5 @@ class Store:
                 self._texts_size += len(text)
         lost = [name for name in missing if name not in self._texts]
         if lost:
-            raise StoreError(f"{self.path}: block {lost[0].hex()} is missing; {_REMEDY}")
+            raise StoreError(f"{self.path}: block {lost[0].hex()} is missing; {REMEDY}")
         return self._texts
-
-
-def _make_file(path: Path) -> None:
-    """Make the file and its directory. Prompts are private: the file is readable by its owner only."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            path.touch(mode=0o600)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be made ({error.strerror}); name a file in a writable directory") from error
-
-
-def _write_ahead(conn: sqlite3.Connection, busy_s: float) -> None:
-    """Switch a file to write-ahead mode. SQLite does not wait for others here as it does elsewhere, so this does."""
-    patience = monotonic() + busy_s
-    while True:
-        try:
-            conn.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or monotonic() > patience:
-                raise
-        sleep(0.005)
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turn what SQLite says, and text in the file that is not what was written there, into one line with a remedy."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0)
-        fault = _FAULTS.get(code) or _FAULTS.get(code & 0xFF) or f"cannot be used; {_REMEDY}"
-        raise StoreError(f"{path}: {fault} (SQLite: {error})") from error
-    except (zlib.error, DamagedRow, UnicodeDecodeError) as error:
-        raise StoreError(f"{path}: is damaged ({error}); {_REMEDY}") from error

@@ -28,6 +28,9 @@ COMMANDS = {
     "lint": ("tui.commands.lint", "Check request bodies for cache mistakes before they are sent."),
     "rules": ("tui.commands.rules", "Show the providers' cache rules with status, date and source."),
     "prices": ("tui.commands.prices", "Show the dated prices of a model."),
+    "record": ("tui.commands.record", "Run an agent and record its calls; show what the cache did."),
+    "proxy": ("tui.commands.proxy", "Record all calls that agents make through an address."),
+    "purge": ("tui.commands.purge", "Delete recorded calls for good."),
     "probe": ("tui.commands.probe", "Measure what a provider's prompt cache really does."),
     "serve": ("tui.commands.serve", "Serve a model whose prompt cache behaves like a hosted API's."),
 }

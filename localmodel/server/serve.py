@@ -54,8 +54,9 @@ def backend_of(settings: Settings) -> Backend:
 def listen(host: str, port: int) -> socket.socket:
     """A socket that already takes connections, so that the URL can be told before the first request."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, socket.SOCK_STREAM)
+        family, _, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # The protocol is named so that asyncio turns delays off (TCP_NODELAY): a reply would wait 40 ms for its body.
+        found = socket.socket(family, socket.SOCK_STREAM, protocol)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
         found.listen(2048)

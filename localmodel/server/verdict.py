@@ -85,8 +85,11 @@ class Memory:
         return _longest(prompt, self._sent)
 
     def previous(self, prompt: Prompt, thread: str) -> Sent | None:
-        """The call that `prompt` continues: the latest of its thread that it extends, else the one most like it."""
-        calls = list(self._thread(thread))
+        """The call that `prompt` continues: the latest of its thread that it extends, else the one most like it.
+
+        Calls to another model and of another API cannot have left anything that a change of text would have cost.
+        """
+        calls = [call for call in self._thread(thread) if _same_cache(call.prompt, prompt)]
         for call in calls:
             if extends(prompt, call.prompt):
                 return call
@@ -98,6 +101,10 @@ class Memory:
             if call.thread == thread and found < THREAD:
                 found += 1
                 yield call
+
+
+def _same_cache(one: Prompt, other: Prompt) -> bool:
+    return (one.scope, one.model, one.dialect) == (other.scope, other.model, other.dialect)
 
 
 def _longest(prompt: Prompt, index: dict[bytes, Sent]) -> tuple[int, Sent] | None:

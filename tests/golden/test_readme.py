@@ -29,7 +29,7 @@ def test_make_audit_runs_the_command_shown() -> None:
 
 
 def test_every_file_named_exists() -> None:
-    for page in ("README.md", "CONTRIBUTING.md", "docs/method.md", "docs/format.md"):
+    for page in ("README.md", "CONTRIBUTING.md", "docs/method.md", "docs/format.md", "docs/proxy.md"):
         text = (ROOT / page).read_text()
         for target in re.findall(r"\]\(([^)#:]+)\)", text):
             assert (ROOT / page).parent.joinpath(target).exists(), f"{page} links to {target}"

@@ -1,0 +1,122 @@
+"""The recorder as an `httpx2` transport: for programs that use the SDKs in process, without a proxy in between.
+
+    with recorder(Path("calls.db")) as made:
+        http = httpx2.AsyncClient(transport=RecordingTransport(made, run="nightly"))
+        client = anthropic.AsyncAnthropic(http_client=http)
+
+What is sent and what comes back are the inner transport's own; only a copy is taken. The copy of a reply is that of
+the wire, so it is decoded as the proxy's is.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+
+import httpx2
+
+from harness.proxy.routes import Origin, Target, api_of
+from harness.recorder.recorder import Recorder
+from harness.recorder.tap import Opened, Tap
+
+
+class RecordingTransport(httpx2.AsyncBaseTransport):
+    """Records what goes through `inner` (default: httpx2's own), under the name `run`."""
+
+    def __init__(
+        self, recorder: Recorder, inner: httpx2.AsyncBaseTransport | None = None, *, run: str | None = None
+    ) -> None:
+        self._recorder = recorder
+        self._inner = inner or httpx2.AsyncHTTPTransport()
+        self._run = run
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request and record it with its reply."""
+        tap = _opened(self._recorder, request, self._run)
+        tap.request(await request.aread())
+        tap.request_done()
+        try:
+            response = await self._inner.handle_async_request(request)
+        except BaseException:
+            tap.end("unreachable")
+            raise
+        tap.response_head(response.status_code, response.headers.raw)
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _AsyncTee(response.stream, tap)
+        return response
+
+    async def aclose(self) -> None:
+        """Close the inner transport; the recorder is its owner's to close."""
+        await self._inner.aclose()
+
+
+class SyncRecordingTransport(httpx2.BaseTransport):
+    """The same for clients that are not asynchronous."""
+
+    def __init__(
+        self, recorder: Recorder, inner: httpx2.BaseTransport | None = None, *, run: str | None = None
+    ) -> None:
+        self._recorder = recorder
+        self._inner = inner or httpx2.HTTPTransport()
+        self._run = run
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request and record it with its reply."""
+        tap = _opened(self._recorder, request, self._run)
+        tap.request(request.read())
+        tap.request_done()
+        try:
+            response = self._inner.handle_request(request)
+        except BaseException:
+            tap.end("unreachable")
+            raise
+        tap.response_head(response.status_code, response.headers.raw)
+        assert isinstance(response.stream, httpx2.SyncByteStream)
+        response.stream = _SyncTee(response.stream, tap)
+        return response
+
+    def close(self) -> None:
+        """Close the inner transport; the recorder is its owner's to close."""
+        self._inner.close()
+
+
+class _AsyncTee(httpx2.AsyncByteStream):
+    def __init__(self, inner: httpx2.AsyncByteStream, tap: Tap) -> None:
+        self._inner, self._tap = inner, tap
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for piece in self._inner:
+                self._tap.response(piece)
+                yield piece
+        except httpx2.TransportError:
+            self._tap.end("upstream_closed")
+            raise
+        self._tap.end("complete")
+
+    async def aclose(self) -> None:
+        self._tap.end("client_closed")  # says nothing where the end was seen
+        await self._inner.aclose()
+
+
+class _SyncTee(httpx2.SyncByteStream):
+    def __init__(self, inner: httpx2.SyncByteStream, tap: Tap) -> None:
+        self._inner, self._tap = inner, tap
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            for piece in self._inner:
+                self._tap.response(piece)
+                yield piece
+        except httpx2.TransportError:
+            self._tap.end("upstream_closed")
+            raise
+        self._tap.end("complete")
+
+    def close(self) -> None:
+        self._tap.end("client_closed")
+        self._inner.close()
+
+
+def _opened(recorder: Recorder, request: httpx2.Request, run: str | None) -> Tap:
+    url, path = request.url, request.url.raw_path
+    port = url.port or (443 if url.scheme == "https" else 80)
+    target = Target(Origin("", url.scheme, url.host, port), path, run=run, api=api_of(path))
+    return recorder.open(Opened(request.method.encode(), target, request.headers.raw))
