@@ -66,13 +66,14 @@ def command(
 
     try:
         ruleset, price_list = load(rules), open_prices(prices)
-        result = _audited(paths, db, no_store, ruleset)
+        with contextlib.ExitStack() as stack:
+            result, _ = read_and_audit(stack, paths, db, no_store, ruleset)
     except (TraceError, RulesError, AuditError) as error:
         fail(str(error), ExitCode.UNREADABLE)
     if not result.calls:
         fail("no calls to audit", ExitCode.UNREADABLE)
     money = Money(result.calls, price_list)
-    rows = _what_if(result, money) if what_if == "all" else []
+    rows = what_if_rows(result, money) if what_if == "all" else []
     sums = totals(result.calls, money)
     _print(result, sums, rows, money, as_json, ", ".join(map(str, paths)) or str(db or "store"))
     ratio, saving = sums.whole.hit_ratio, rows[-1].saving_usd if rows else None
@@ -82,32 +83,37 @@ def command(
         fail(f"avoidable {saving} USD is over {fail_on_avoidable}", ExitCode.FINDINGS)
 
 
-def _audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, ruleset: Ruleset) -> Audit:
-    """Read, store and audit. The store failing is a warning: the audit goes on without it."""
+def read_and_audit(
+    stack: contextlib.ExitStack, paths: tuple[Path, ...], db: Path | None, no_store: bool, ruleset: Ruleset
+) -> tuple[Audit, BodyOf]:
+    """Read, store and audit; bodies can be read again until `stack` closes.
+
+    The store failing is a warning: the audit goes on without it. Raises what reading and the store raise.
+    """
     from auditor.audit import audit, judge
     from auditor.store import Store, default_path
     from tui.commands.reading import Reading
 
     if no_store and not paths:
         raise click.UsageError("--no-store needs a PATH to audit")
-    with contextlib.ExitStack() as stack:
-        store = None
-        if not no_store:
-            try:
-                store = stack.enter_context(Store.open(db or default_path()))
-            except AuditError as error:
-                if not paths or db is not None:
-                    raise
-                warn(f"not stored: {error}")
-        bar = stack.enter_context(_progress())
+    store = None
+    if not no_store:
+        try:
+            store = stack.enter_context(Store.open(db or default_path()))
+        except AuditError as error:
+            if not paths or db is not None:
+                raise
+            warn(f"not stored: {error}")
+    body_of = _body_reader(None if paths else store)
+    with _progress() as bar:
         if not paths:
             assert store is not None
-            return audit(store.calls(), ruleset, _body_reader(store), progress=bar)
-        reading = stack.enter_context(Reading(store))
-        result = judge(reading.calls(paths), ruleset, _body_reader(None), reading.warnings, progress=bar)
-        if store is not None and store.working:
-            _save(store, result)
-        return result
+            return audit(store.calls(), ruleset, body_of, progress=bar), body_of
+        with Reading(store) as reading:
+            result = judge(reading.calls(paths), ruleset, body_of, reading.warnings, progress=bar)
+    if store is not None and store.working:
+        _save(store, result)
+    return result, body_of
 
 
 def _body_reader(store: "Store | None") -> BodyOf:
@@ -154,18 +160,24 @@ def _save(store: "Store", result: Audit) -> None:
         warn(f"outcomes not stored: {error}")
 
 
-def _what_if(result: Audit, money: "Money") -> "list[WhatIf]":
+def what_if_rows(result: Audit, money: "Money") -> "list[WhatIf]":
+    """The what-if table of an audit, with the search for the cheapest combination within its budget."""
     from auditor.policies import POLICIES
     from auditor.whatif import Trial, table
 
     return table(Trial(result, money), POLICIES, budget=SEARCH_BUDGET)
 
 
-def _print(result: Audit, sums: "Totals", rows: "list[WhatIf]", money: "Money", as_json: bool, title: str) -> None:
+def warn_of(result: Audit) -> None:
+    """Say on stderr what of the calls could not be used; many are counted."""
     for warning in result.warnings[:MOST_NAMED]:
         warn(warning)
     if len(result.warnings) > MOST_NAMED:
         warn(f"… and {len(result.warnings) - MOST_NAMED:,} more calls with remarks")
+
+
+def _print(result: Audit, sums: "Totals", rows: "list[WhatIf]", money: "Money", as_json: bool, title: str) -> None:
+    warn_of(result)
     if as_json:
         from auditor.report import lines
 
