@@ -233,6 +233,11 @@ class Store:
                     outcome = outcome_of(row)
             yield outcome
 
+    def select(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Answer one read-only question (those of `auditor.summary`) with all its rows."""
+        with _explained(self.path):
+            return self._conn.execute(sql, values).fetchall()
+
     def counts(self) -> Counts:
         """Count the rows."""
         with _explained(self.path):
