@@ -7,15 +7,19 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 
 SESSIONS := 2000
 REPEAT := 3
+TUI_SESSIONS := 7143
 
 .DEFAULT_GOAL := help
-.PHONY: help audit test check bench golden docs seed clean
+.PHONY: help audit tui test check bench bench-tui golden docs seed clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
 
 audit: $(VENV)/.base ## audit the bundled trace of 14 calls
 	@$(BIN)/cachewright audit traces/recorded/fourteen/calls.jsonl
+
+tui: $(VENV)/.tui ## browse the bundled trace in the terminal
+	@$(BIN)/cachewright tui traces/recorded/fourteen/calls.jsonl
 
 test: $(VENV)/.dev ## run all tests, two at a time; skips are listed with their reasons
 	@$(BIN)/python -m pytest -n 2 tests
@@ -30,8 +34,11 @@ check: $(VENV)/.dev ## lint, format, types, import contracts, architecture
 bench: $(VENV)/.dev ## calls/s and MiB of a large audit; make bench SESSIONS=60 REPEAT=1 for a small one
 	@$(BIN)/python tests/bench/bench.py --sessions $(SESSIONS) --repeat $(REPEAT)
 
-golden: $(VENV)/.dev ## write the golden files anew; read them in the diff
-	@$(BIN)/python -m pytest tests/golden --golden-update
+bench-tui: $(VENV)/.dev ## first screen, scrolling and memory of the terminal app over 100,000 calls
+	@$(BIN)/python -m tests.bench.bench_tui --sessions $(TUI_SESSIONS)
+
+golden: $(VENV)/.dev ## write the golden files and pictures anew; read them in the diff
+	@$(BIN)/python -m pytest tests/golden tests/screens tests/e2e/test_report.py --golden-update --snapshot-update
 
 docs: $(VENV)/.dev ## write docs/cli.md from the --help texts
 	@$(BIN)/python docs/generate.py > docs/cli.md.new
@@ -59,6 +66,10 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/.python
 	@$(INSTALL) .
 	@touch $@
 
+$(VENV)/.tui: pyproject.toml constraints.txt | $(VENV)/.python
+	@$(INSTALL) '.[tui]'
+	@touch $(VENV)/.base $@
+
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.python
 	@$(INSTALL) '.[dev]'
-	@touch $(VENV)/.base $@
+	@touch $(VENV)/.base $(VENV)/.tui $@

@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from auditor.chart import HEIGHT, WIDTH, chart, lost
 from auditor.excerpt import Excerpt
-from auditor.text import dollars, number, percent
+from auditor.figures import dollars, number, percent
 from auditor.totals import NECESSARY
 from auditor.visible import visible
 from traces.schema import JsonObject

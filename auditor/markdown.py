@@ -6,8 +6,8 @@ A pure function of the JSON report. Words from a trace stand in code spans, in w
 from collections.abc import Iterator, Sequence
 
 from auditor.chart import lost
+from auditor.figures import percent
 from auditor.html import amount, money, named, rules, span, worst
-from auditor.text import percent
 from auditor.totals import NECESSARY
 from auditor.visible import visible
 from traces.schema import JsonObject

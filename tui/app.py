@@ -13,7 +13,6 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from auditor.errors import AuditError
-from auditor.policies import POLICIES
 from tui import queries
 from tui.queries import Judged, Source
 from tui.screens.base import Base
@@ -79,6 +78,8 @@ class CachewrightApp(App[None]):
 
     def judged(self, trace: str) -> Judged:
         """A session audited, now or before. May run in any thread; raises StoreError."""
+        from auditor.policies import POLICIES
+
         known = self._judged.get(trace)
         if known is None:
             known = queries.judge(self.source, trace)
@@ -88,8 +89,10 @@ class CachewrightApp(App[None]):
                 self._judged.pop(next(iter(self._judged)), None)
         return known
 
-    def saving(self, trace: str) -> queries.Saving:
-        """What all fixes would have saved of a session. May run in any thread; raises StoreError."""
+    def saving(self, trace: str) -> queries.Saving | None:
+        """What all fixes would have saved of a session, if known. May run in any thread; raises StoreError."""
+        from auditor.policies import POLICIES
+
         known = self._judged.get(trace)
         return queries.saving(known or queries.judge(self.source, trace), POLICIES)
 

@@ -4,12 +4,14 @@ Bars differ by glyph as well as by colour, so that they can be read without colo
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from auditor.records import Audited
 from auditor.visible import visible
-from localmodel.rules.types import Outcome
-from traces.schema import Prompt
+
+if TYPE_CHECKING:
+    from auditor.records import Audited
+    from localmodel.rules.types import Outcome
+    from traces.schema import Prompt
 
 StyleName: TypeAlias = Literal["", "dim", "bold", "read", "written", "uncached", "miss", "good", "removed", "added"]
 Piece: TypeAlias = tuple[str, StyleName]
@@ -52,7 +54,7 @@ def bar(parts: Iterable[tuple[StyleName, int]], peak: int, width: int) -> list[P
     return [*pieces, (" " * (width - cells), "")]
 
 
-def usage_bar(audited: Audited, peak: int, width: int) -> list[Piece]:
+def usage_bar(audited: "Audited", peak: int, width: int) -> list[Piece]:
     """The bar of a call as it was billed; a question mark where that is unknown."""
     usage = audited.call.usage
     if usage.input_tokens is None or usage.read_tokens is None:
@@ -91,7 +93,7 @@ def lane(number: int, lanes: int) -> str:
     return "".join("●" if column == at else "│" for column in range(shown))
 
 
-def strip(prompt: Prompt, outcome: Outcome, read_tokens: int | None, width: int) -> Strip:
+def strip(prompt: "Prompt", outcome: "Outcome", read_tokens: int | None, width: int) -> Strip:
     """The blocks of a prompt in proportion to their tokens; ▼ breakpoints, ┃ where the hit ended."""
     total = max(1, prompt.total)
     read = outcome.read_tokens if read_tokens is None else read_tokens

@@ -1,7 +1,7 @@
 """What all screens share: a line at the top, a line for what went wrong, and a footer with the keys."""
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -18,15 +18,18 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
+COMMON: tuple[BindingType, ...] = (
+    Binding("escape,backspace", "back", "Back"),
+    Binding("question_mark", "app.help", "Help", key_display="?"),
+    Binding("q", "app.quit", "Quit"),
+)
+"""Keys of every screen; each lists them behind its own, which is the order in which the footer shows them."""
+
+
 class Base(Screen[None]):
     """A screen over the store; Escape goes back."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,backspace", "back", "Back"),
-        Binding("question_mark", "app.help", "Help", key_display="?"),
-        Binding("q", "app.quit", "Quit"),
-    ]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 - as the base class has it
 
     @property
     def house(self) -> "CachewrightApp":

@@ -7,11 +7,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Footer, Static
 
+from auditor.figures import dollars, number, percent
 from auditor.summary import DIMENSIONS, Cost, Dimension, total
-from auditor.text import dollars, number, percent
 from tui import queries
 from tui.drawing import Cell, Piece, bar
-from tui.screens.base import Base
+from tui.screens.base import COMMON, Base
 from tui.widgets.rows import Column, RowTable
 
 COLUMNS = (
@@ -30,6 +30,7 @@ class BreakdownScreen(Base):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(f"{n}", f"by('{name}')", name.capitalize()) for n, name in enumerate(DIMENSIONS, 1)),
+        *COMMON,
     ]
 
     def __init__(self) -> None:
@@ -52,7 +53,7 @@ class BreakdownScreen(Base):
 
     def refreshed(self) -> None:
         """Add up the store again."""
-        self.run_worker(self._read(), exclusive=True)
+        self.run_worker(self._read, exclusive=True)
 
     async def _read(self) -> None:
         found = await self.asked(lambda: asyncio.to_thread(queries.breakdown, self.source))

@@ -10,13 +10,13 @@ from textual.containers import Container, VerticalScroll
 from textual.widgets import Footer, Static
 
 from auditor.excerpt import Excerpt, excerpt
+from auditor.figures import dollars, number
 from auditor.records import Audited, Diagnosis, Finding
-from auditor.text import dollars, number
 from auditor.visible import visible
 from tui import queries
 from tui.drawing import VERDICTS, Cell, Piece, strip
 from tui.queries import Judged
-from tui.screens.base import Base
+from tui.screens.base import COMMON, Base
 from tui.screens.timeline import next_miss
 from tui.widgets.colours import content
 from tui.widgets.rows import Column, RowTable
@@ -39,7 +39,8 @@ class CallScreen(Base):
         Binding("n,right", "step(1)", "Next call"),
         Binding("p,left", "step(-1)", "Previous"),
         Binding("m", "miss", "Next miss"),
-        Binding("tab", "app.focus_next", "Blocks"),
+        Binding("tab", "app.focus_next", "Blocks", show=False),
+        *COMMON,
     ]
 
     def __init__(self, judged: Judged, index: int) -> None:
@@ -83,7 +84,7 @@ class CallScreen(Base):
         self.query_one(RowTable).show(len(rows), lambda index, wide: rows[index], self._hit())
         first = self.audited.diagnosis.first if self.audited.diagnosis else None
         if prompt is not None and first is not None and first.char_offset is not None:
-            self.run_worker(self._surround(), exclusive=True)
+            self.run_worker(self._surround, exclusive=True)
 
     async def _surround(self) -> None:
         """Read the request again for the text around the change."""
@@ -154,10 +155,9 @@ def reasons(judged: Judged, audited: Audited, around: Excerpt) -> Iterator[Piece
         yield from _other("not", finding)
     rule = diagnosis.primary.rule
     if rule is not None:
-        yield from (
-            (f"rule {rule.id} = {rule.value} ({rule.status}, checked {rule.checked}, {rule.source})", "dim"),
-            END,
-        )
+        value = ", ".join(map(str, rule.value)) if isinstance(rule.value, tuple) else rule.value
+        basis = f"{rule.status}, checked {rule.checked}, {rule.source}"
+        yield from ((f"rule {rule.id} = {value} ({basis})", "dim"), END)
     yield from _fix(judged, audited, diagnosis)
 
 
@@ -179,9 +179,9 @@ def _change(diagnosis: Diagnosis, around: Excerpt) -> Iterator[Piece]:
     yield from ((place, "dim"), END)
     lead, tail = visible(around.lead), visible(around.tail)
     if first.before or not first.after:
-        yield from (("- ", "removed"), (lead, "dim"), (visible(first.before, LONGEST), "removed"), (tail, "dim"), END)
+        yield from (("- ", "miss"), (lead, "dim"), (visible(first.before, LONGEST), "removed"), (tail, "dim"), END)
     if first.after or not first.before:
-        yield from (("+ ", "added"), (lead, "dim"), (visible(first.after, LONGEST), "added"), (tail, "dim"), END)
+        yield from (("+ ", "good"), (lead, "dim"), (visible(first.after, LONGEST), "added"), (tail, "dim"), END)
 
 
 def _other(word: str, finding: Finding) -> Iterator[Piece]:

@@ -12,15 +12,16 @@ from tui.drawing import Piece
 from tui.widgets.colours import content
 
 _KEYS = (
-    ("↑ ↓ PgUp PgDn Home End", "move (j, k, g, G too)"),
-    ("Enter, Escape", "open, go back"),
+    ("↑ ↓ PgUp PgDn", "move; j, k, g, G, Home and End too"),
+    ("Enter  Escape", "open, go back"),
     ("/", "filter the sessions; Escape shows all"),
-    ("s, r", "sort by the next column, turn the order round"),
-    ("b", "breakdown by day, model, project, kind, cause (1 to 5)"),
-    ("n, p", "next and previous miss of a timeline; next and previous call"),
-    ("w", "what if: Space toggles a policy; a all fixes, c cheapest, x none"),
-    ("l, t", "follow the store or not; dark or light"),
-    ("Ctrl+P", "command palette: all themes, screenshot, and more"),
+    ("s  r", "sort by the next column, turn the order round"),
+    ("b", "breakdown; 1 to 5: day, model, project, kind, cause"),
+    ("n  p", "next and previous miss; on a call: next and previous call"),
+    ("m  Tab", "on a call: next miss, list of blocks"),
+    ("w", "what if: Space toggles; a all fixes, c cheapest, x none"),
+    ("l  t", "follow the store or not, dark or light"),
+    ("Ctrl+P", "command palette: all themes, screenshot and more"),
     ("q", "quit"),
 )
 
@@ -39,7 +40,7 @@ class HelpScreen(ModalScreen[None]):
 def _page() -> list[Piece]:
     pieces: list[Piece] = [("Keys", "bold"), ("\n", "")]
     for keys, meaning in _KEYS:
-        pieces += [(f"  {keys:<24}", "good"), (meaning, ""), ("\n", "")]
+        pieces += [(f"  {keys:<14}", "good"), (meaning, ""), ("\n", "")]
     pieces += [("\n", ""), ("Bars", "bold"), ("\n", "")]
     pieces += [("  ███ ", "read"), ("read from the cache   ", ""), ("▒▒▒ ", "written"), ("written   ", "")]
     pieces += [("░░░ ", "uncached"), ("billed uncached", ""), ("\n", "")]
@@ -54,5 +55,5 @@ def _page() -> list[Piece]:
         ("  cache not used", ""),
     ]
     pieces += [("   ", ""), ("? unkn", "dim"), ("  usage not recorded", ""), ("\n", ""), ("\n", "")]
-    pieces += [("  ceiling: share read with all fixes; avoidable: proved by replay of the session.", "dim"), ("\n", "")]
+    pieces += [("  ceiling: share read with all fixes; avoidable: proved by replay", "dim"), ("\n", "")]
     return [*pieces, ("  A gap with ! is as long as the entry's lifetime or longer.", "dim")]

@@ -9,11 +9,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Footer, Input, Static
 
+from auditor.figures import dollars, number
 from auditor.summary import Session, total
-from auditor.text import dollars, number
 from tui import queries
 from tui.drawing import Cell, Piece, spark
-from tui.screens.base import Base
+from tui.screens.base import COMMON, Base
 from tui.widgets.rows import Column, RowTable
 
 COLUMNS = (
@@ -42,7 +42,7 @@ ORDERS: dict[str, Callable[[Session], Any]] = {
 MOST_REPLAYED = 400
 """Longer sessions are replayed when they are opened, not while somebody scrolls over them."""
 
-QUIET_S = 0.2
+QUIET_S = 0.1
 """Rows are filled in once the list has stood still for so long."""
 
 
@@ -57,6 +57,7 @@ class SessionsScreen(Base):
         Binding("b", "breakdown", "Breakdown"),
         Binding("l", "app.live", "Live"),
         Binding("escape", "unfilter", "All", show=False),
+        *COMMON[1:],
     ]
 
     def __init__(self) -> None:
@@ -89,9 +90,15 @@ class SessionsScreen(Base):
 
     def refreshed(self) -> None:
         """Read all sums again."""
-        self.run_worker(self._read(), exclusive=True, group="read")
+        self.run_worker(self._read, exclusive=True, group="read")
 
     async def _read(self) -> None:
+        if not self.all:
+            first = await self.asked(lambda: asyncio.to_thread(queries.latest, self.source, self.app.size.height))
+            if first is None:
+                return
+            self.all = first
+            self.list_again()
         found = await self.asked(lambda: asyncio.to_thread(queries.overview, self.source))
         if found is None:
             return
@@ -139,7 +146,7 @@ class SessionsScreen(Base):
         saving, cost = self.savings.get(session.trace), session.cost
         start = (session.started or "").replace("T", " ")
         hits = self.sparks.get(session.trace)
-        waiting = "…" if session.trace not in self.savings and session.calls <= MOST_REPLAYED else ""
+        waiting = "…" if session.trace not in self.savings and session.calls <= MOST_REPLAYED else "?"
         return [
             session.trace or "(empty)",
             start[:16] if wide else start[5:16],
@@ -156,7 +163,7 @@ class SessionsScreen(Base):
 
     def fill(self) -> None:
         """Fill in the rows in sight, once they stand still."""
-        self.run_worker(self._fill(), exclusive=True, group="fill")
+        self.run_worker(self._fill, exclusive=True, group="fill")
 
     async def _fill(self) -> None:
         await asyncio.sleep(QUIET_S)

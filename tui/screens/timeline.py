@@ -8,22 +8,22 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Footer, Static
 
+from auditor.figures import dollars, number, percent
 from auditor.records import Audited
-from auditor.text import dollars, number, percent
 from auditor.visible import visible
 from tui.drawing import VERDICTS, Cell, Piece, duration, lane, usage_bar
 from tui.queries import Judged
-from tui.screens.base import Base
+from tui.screens.base import COMMON, Base
 from tui.widgets.rows import Column, RowTable
 
-BAR, WIDE_BAR = 18, 40
+BAR, WIDE_BAR = 13, 40
 COLUMNS = (
     Column("call", 4, right=True),
     Column("start", 8),
     Column("", 5),
     Column("agent", 0, wide_width=14),
     Column("gap", 7, right=True),
-    Column("read ██ written ▒▒", BAR, wide_width=WIDE_BAR),
+    Column("█read ▒write", BAR, wide_width=WIDE_BAR),
     Column("input", 8, right=True, wide_width=10),
     Column("read", 0, right=True, wide_width=10),
     Column("verdict", 7),
@@ -40,6 +40,7 @@ class TimelineScreen(Base):
         Binding("p", "miss(-1)", "Previous"),
         Binding("w", "what_if", "What if"),
         Binding("b", "breakdown", "Breakdown"),
+        *COMMON,
     ]
 
     def __init__(self, trace: str) -> None:
@@ -69,7 +70,7 @@ class TimelineScreen(Base):
 
     def refreshed(self) -> None:
         """Audit it again."""
-        self.run_worker(self._judge(), exclusive=True)
+        self.run_worker(self._judge, exclusive=True)
 
     async def _judge(self) -> None:
         judged = await self.asked(lambda: asyncio.to_thread(self.house.judged, self.trace))

@@ -8,14 +8,14 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Footer, Static
 
+from auditor.figures import dollars, number, percent
 from auditor.policies import POLICIES
-from auditor.text import dollars, number, percent
 from auditor.visible import visible
 from auditor.whatif import WhatIf
 from tui import queries
 from tui.drawing import Cell, Piece, bar
 from tui.queries import Judged
-from tui.screens.base import Base
+from tui.screens.base import COMMON, Base
 from tui.widgets.colours import content
 from tui.widgets.rows import Column, RowTable
 
@@ -39,6 +39,7 @@ class WhatIfScreen(Base):
         Binding("a", "choose('all')", "All fixes"),
         Binding("c", "choose('cheapest')", "Cheapest"),
         Binding("x", "choose('')", "None"),
+        *COMMON,
     ]
 
     def __init__(self, judged: Judged, trace: str) -> None:
@@ -101,7 +102,7 @@ class WhatIfScreen(Base):
             self.workers.cancel_group(self, "replay")
             self._totals(known)
         else:
-            self.run_worker(self._run(), exclusive=True, group="replay")
+            self.run_worker(self._run, exclusive=True, group="replay")
 
     async def _run(self) -> None:
         policies = [policy for policy in POLICIES if policy.name in self.chosen]

@@ -38,11 +38,13 @@ LIGHT = Theme(
     dark=False,
 )
 _ON_DARK = {"read": "#56b4e9", "written": "#e69f00", "uncached": "#9aa4ae", "missed": "#ff9a6b", "gain": "#5fd3ae"}
+_ON_DARK |= {"soft": "#9aa4ae", "cursor": "#2a3f50"}
 _ON_LIGHT = {"read": "#0072b2", "written": "#9a6700", "uncached": "#5f6872", "missed": "#b3400a", "gain": "#00634a"}
+_ON_LIGHT |= {"soft": "#57606a", "cursor": "#cfe2f0"}
 
 _STYLES: dict[StyleName, str] = {
     "": "",
-    "dim": "$text-muted",
+    "dim": "$soft",
     "bold": "bold",
     "read": "$read",
     "written": "$written",

@@ -43,7 +43,7 @@ class Column:
 
 
 class RowTable(ScrollView, can_focus=True):
-    """Rows with a cursor; the arrow keys move it, Enter or a click on it opens a row."""
+    """Rows with a cursor; the arrow keys move it, a click on it opens its row, and so does a screen's `action_open`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False),
@@ -52,7 +52,6 @@ class RowTable(ScrollView, can_focus=True):
         Binding("pagedown", "page(1)", "Page down", show=False),
         Binding("home,g", "end(-1)", "First", show=False),
         Binding("end,G", "end(1)", "Last", show=False),
-        Binding("enter", "open", "Open", show=False),
     ]
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         *("rows--head", "rows--cursor", "rows--read", "rows--written", "rows--uncached", "rows--miss", "rows--good"),
