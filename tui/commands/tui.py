@@ -1,6 +1,7 @@
 """`cachewright tui`: the terminal app over the store, or over the traces named."""
 
 import contextlib
+import sys
 import tempfile
 from pathlib import Path
 
@@ -41,6 +42,8 @@ def command(paths: tuple[Path, ...], db: Path | None) -> None:
             Store.open(path, busy_s=BUSY_S).close()
         except (TraceError, RulesError, AuditError) as error:
             fail(str(error), ExitCode.UNREADABLE)
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            fail("tui needs a terminal; for a file or a pipe use cachewright report", ExitCode.USAGE)
         CachewrightApp(Source(path, ruleset, open_prices()), live=not paths).run()
 
 

@@ -1,7 +1,7 @@
 """What all screens share: a line at the top, a line for what went wrong, and a footer with the keys."""
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -53,6 +53,10 @@ class Base(Screen[None]):
         line = self.query_one("#problem", Static)
         line.update(content([(message, "")]))
         line.set_class(bool(message), "shown")
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]], group: str = "default") -> None:
+        """Run a task; an older one of its group ends. It is made when it runs, so that none is left over."""
+        self.run_worker(work, exclusive=True, group=group)  # type: ignore[arg-type] # its overloads miss `None` results
 
     async def asked(self, ask: Callable[[], Awaitable[Result]]) -> Result | None:
         """The answer to a question to the store; `None`, and a line that says why, where it fails."""

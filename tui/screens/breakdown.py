@@ -53,7 +53,7 @@ class BreakdownScreen(Base):
 
     def refreshed(self) -> None:
         """Add up the store again."""
-        self.run_worker(self._read, exclusive=True)
+        self.start(self._read)
 
     async def _read(self) -> None:
         found = await self.asked(lambda: asyncio.to_thread(queries.breakdown, self.source))

@@ -84,7 +84,7 @@ class CallScreen(Base):
         self.query_one(RowTable).show(len(rows), lambda index, wide: rows[index], self._hit())
         first = self.audited.diagnosis.first if self.audited.diagnosis else None
         if prompt is not None and first is not None and first.char_offset is not None:
-            self.run_worker(self._surround, exclusive=True)
+            self.start(self._surround)
 
     async def _surround(self) -> None:
         """Read the request again for the text around the change."""

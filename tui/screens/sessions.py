@@ -90,7 +90,7 @@ class SessionsScreen(Base):
 
     def refreshed(self) -> None:
         """Read all sums again."""
-        self.run_worker(self._read, exclusive=True, group="read")
+        self.start(self._read, "read")
 
     async def _read(self) -> None:
         if not self.all:
@@ -163,7 +163,7 @@ class SessionsScreen(Base):
 
     def fill(self) -> None:
         """Fill in the rows in sight, once they stand still."""
-        self.run_worker(self._fill, exclusive=True, group="fill")
+        self.start(self._fill, "fill")
 
     async def _fill(self) -> None:
         await asyncio.sleep(QUIET_S)

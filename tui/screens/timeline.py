@@ -70,7 +70,7 @@ class TimelineScreen(Base):
 
     def refreshed(self) -> None:
         """Audit it again."""
-        self.run_worker(self._judge, exclusive=True)
+        self.start(self._judge)
 
     async def _judge(self) -> None:
         judged = await self.asked(lambda: asyncio.to_thread(self.house.judged, self.trace))

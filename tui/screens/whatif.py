@@ -102,7 +102,7 @@ class WhatIfScreen(Base):
             self.workers.cancel_group(self, "replay")
             self._totals(known)
         else:
-            self.run_worker(self._run, exclusive=True, group="replay")
+            self.start(self._run, "replay")
 
     async def _run(self) -> None:
         policies = [policy for policy in POLICIES if policy.name in self.chosen]
