@@ -38,7 +38,7 @@ class Source:
 
 
 class Overview(NamedTuple):
-    """All sessions, and the version of the store they were read from."""
+    """Sessions, and the version of the store they were read from: the number of calls in it."""
 
     sessions: list[summary.Session]
     version: int
@@ -69,10 +69,11 @@ def overview(source: Source) -> Overview:
         return Overview(summary.sessions(store, source.prices), version)
 
 
-def latest(source: Source, most: int) -> list[summary.Session]:
+def latest(source: Source, most: int) -> Overview:
     """The sessions of the latest calls: what can be shown at once of a large store."""
     with Store.open(source.db, busy_s=BUSY_S) as store:
-        return summary.latest(store, source.prices, most)
+        version = _version(store)
+        return Overview(summary.latest(store, source.prices, most), version)
 
 
 def version(source: Source) -> int:

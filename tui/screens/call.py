@@ -81,7 +81,9 @@ class CallScreen(Base):
         self._why()
         prompt = self.audited.prompt
         rows = list(blocks(self.audited))
-        self.query_one(RowTable).show(len(rows), lambda index, wide: rows[index], self._hit())
+        table = self.query_one(RowTable)
+        table.display = bool(rows)
+        table.show(len(rows), lambda index, wide: rows[index], self._hit())
         first = self.audited.diagnosis.first if self.audited.diagnosis else None
         if prompt is not None and first is not None and first.char_offset is not None:
             self.start(self._surround)

@@ -16,6 +16,7 @@ from tui.drawing import Cell, Piece, spark
 from tui.screens.base import COMMON, Base
 from tui.widgets.rows import Column, RowTable
 
+PAID_AGAIN = "paid again"
 COLUMNS = (
     Column("session", 14, grow=True),
     Column("start", 11, wide_width=16),
@@ -25,14 +26,13 @@ COLUMNS = (
     Column("hit", 4, right=True, wide_width=7),
     Column("ceiling", 7, right=True),
     Column("cost", 8, right=True, wide_width=10),
-    Column("avoidable", 9, right=True),
-    Column("paid again", 0, right=True, wide_width=12),
+    Column("avoidable", 10, right=True),
+    Column(PAID_AGAIN, 0, right=True, wide_width=12),
     Column("hits", 10, wide_width=20),
 )
 ORDERS: dict[str, Callable[[Session], Any]] = {
     "start": lambda session: session.started or "",
     "cost": lambda session: (session.cost.usd, session.cost.equivalents),
-    "paid again": lambda session: session.cost.lost_tokens,
     "hit": lambda session: -1 if session.hit_ratio is None else session.hit_ratio,
     "input": lambda session: session.cost.input_tokens,
     "calls": lambda session: session.calls,
@@ -67,7 +67,7 @@ class SessionsScreen(Base):
         self.order, self.descending, self.wanted = "start", True, ""
         self.sparks: dict[str, list[float | None]] = {}
         self.savings: dict[str, queries.Saving | None] = {}
-        self.judged_lost: set[str] = set()
+        self.lost: dict[str, int] | None = None
 
     def compose(self) -> ComposeResult:
         """Top line, filter, table, footer."""
@@ -93,26 +93,30 @@ class SessionsScreen(Base):
         self.start(self._read, "read")
 
     async def _read(self) -> None:
-        if not self.all:
-            first = await self.asked(lambda: asyncio.to_thread(queries.latest, self.source, self.app.size.height))
-            if first is None:
-                return
-            self.all = first
-            self.list_again()
-        found = await self.asked(lambda: asyncio.to_thread(queries.overview, self.source))
+        """Show the latest sessions at once; read all others too unless they are known."""
+        found = await self.asked(lambda: asyncio.to_thread(queries.latest, self.source, self.app.size.height))
         if found is None:
             return
-        before = {session.trace: session.calls for session in self.all}
-        self.all = found.sessions
-        for session in self.all:
-            if before.get(session.trace, session.calls) != session.calls:
+        self._take(found.sessions)
+        unknown = sum(session.calls for session in self.all) < found.version
+        if unknown:
+            found = await self.asked(lambda: asyncio.to_thread(queries.overview, self.source)) or found
+            self._take(found.sessions)
+        self.house.seen(found.version)
+        if unknown or self.lost is None:
+            self.lost = await self.asked(lambda: asyncio.to_thread(queries.lost, self.source)) or {}
+            self.list_again()
+
+    def _take(self, sessions: list[Session]) -> None:
+        """Put sessions that were read in the place of what was known of them."""
+        known = {session.trace: session for session in self.all}
+        for session in sessions:
+            before = known.get(session.trace)
+            if before is not None and before.calls != session.calls:
                 self.sparks.pop(session.trace, None)
                 self.savings.pop(session.trace, None)
-        self.list_again()
-        self.house.seen(found.version)
-        lost = await self.asked(lambda: asyncio.to_thread(queries.lost, self.source))
-        for session in self.all if lost else []:
-            session.cost.lost_tokens = (lost or {}).get(session.trace, 0)
+            known[session.trace] = session
+        self.all = list(known.values())
         self.list_again()
 
     def list_again(self) -> None:
@@ -120,7 +124,7 @@ class SessionsScreen(Base):
         table, words = self.table, self.wanted.casefold()
         kept = self.listed[table.cursor].trace if table.cursor < len(self.listed) else None
         chosen = [one for one in self.all if words in one.trace.casefold() or words in one.model.casefold()]
-        self.listed = sorted(chosen, key=ORDERS[self.order], reverse=self.descending)
+        self.listed = sorted(chosen, key=self._key, reverse=self.descending)
         cursor = next((at for at, one in enumerate(self.listed) if one.trace == kept), 0)
         table.show(len(self.listed), self._cells, cursor)
         self._headline()
@@ -129,6 +133,9 @@ class SessionsScreen(Base):
         if not self.listed:
             empty.update(_nothing(bool(self.all)))
         self.fill()
+
+    def _key(self, session: Session) -> Any:
+        return (self.lost or {}).get(session.trace, 0) if self.order == PAID_AGAIN else ORDERS[self.order](session)
 
     def _headline(self) -> None:
         whole = total(session.cost for session in self.listed)
@@ -146,6 +153,7 @@ class SessionsScreen(Base):
         saving, cost = self.savings.get(session.trace), session.cost
         start = (session.started or "").replace("T", " ")
         hits = self.sparks.get(session.trace)
+        lost = (self.lost or {}).get(session.trace)
         waiting = "…" if session.trace not in self.savings and session.calls <= MOST_REPLAYED else "?"
         return [
             session.trace or "(empty)",
@@ -157,7 +165,7 @@ class SessionsScreen(Base):
             [(_share(saving.ceiling, True) if saving else waiting, "dim")],
             dollars(cost.usd) if cost.unpriced < cost.calls else "unpriced",
             [(_worth(saving) if saving else waiting, "good")],
-            number(cost.lost_tokens) if cost.lost_tokens else "",
+            number(lost) if lost else "",
             [(spark(hits, 20 if wide else 10) if hits else "", "read")],
         ]
 
@@ -190,7 +198,7 @@ class SessionsScreen(Base):
     @on(RowTable.HeadClicked)
     def _head_clicked(self, message: RowTable.HeadClicked) -> None:
         title = COLUMNS[message.column].title
-        if title in ORDERS:
+        if title in (*ORDERS, PAID_AGAIN):
             self.descending = not self.descending if title == self.order else True
             self.order = title
             self.list_again()
@@ -201,7 +209,7 @@ class SessionsScreen(Base):
 
     def action_sort(self) -> None:
         """Sort by the next column."""
-        names = list(ORDERS)
+        names = [*ORDERS, PAID_AGAIN]
         self.order = names[(names.index(self.order) + 1) % len(names)]
         self.list_again()
 
@@ -262,4 +270,4 @@ def _worth(saving: queries.Saving) -> str:
     row = saving.row
     if row.saving_equivalents <= 0:
         return "0"
-    return number(row.saving_equivalents) if row.saving_usd is None else dollars(row.saving_usd)
+    return f"{round(row.saving_equivalents):,}eq" if row.saving_usd is None else dollars(row.saving_usd)

@@ -131,7 +131,8 @@ class RowTable(ScrollView, can_focus=True):
 
     def _fitted(self, pieces: Sequence[Piece], width: int, right: bool, base: Style) -> list[Segment]:
         """Pieces in exactly `width` cells, cut with a mark where they are longer."""
-        texts = [(visible(text, LONGEST), style) for text, style in pieces]
+        # Terminals disagree on how wide a character with an emoji selector is, and columns must stand.
+        texts = [(visible(text, LONGEST).replace("\ufe0f", ""), style) for text, style in pieces]
         need = sum(cell_len(text) for text, _ in texts)
         segments, left = [Segment(" " * (width - need), base)] if right and need < width else [], width
         for text, style in texts:
