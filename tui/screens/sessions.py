@@ -175,17 +175,17 @@ class SessionsScreen(Base):
 
     async def _fill(self) -> None:
         await asyncio.sleep(QUIET_S)
-        sight = [self.listed[index] for index in self.table.in_sight if index < len(self.listed)]
-        missing = [session.trace for session in sight if session.trace not in self.sparks]
-        found = await self.asked(lambda: asyncio.to_thread(queries.sparks, self.source, missing)) if missing else None
-        self.sparks.update(found or {})
-        self.table.refresh()
-        for session in sight:
+        sight = [(index, self.listed[index]) for index in self.table.in_sight if index < len(self.listed)]
+        missing = [session.trace for _, session in sight if session.trace not in self.sparks]
+        if missing:
+            self.sparks |= await self.asked(lambda: asyncio.to_thread(queries.sparks, self.source, missing)) or {}
+            self.table.refresh()
+        for index, session in sight:
             if session.trace not in self.savings and session.calls <= MOST_REPLAYED:
                 self.savings[session.trace] = await self.asked(
                     lambda trace=session.trace: asyncio.to_thread(self.house.saving, trace)  # type: ignore[misc]
                 )
-                self.table.refresh()
+                self.table.refresh_row(index)
 
     @on(RowTable.Moved)
     def _moved(self) -> None:

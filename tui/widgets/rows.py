@@ -12,7 +12,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
@@ -81,6 +81,7 @@ class RowTable(ScrollView, can_focus=True):
         self.columns = columns
         self.count = 0
         self._cells: Callable[[int, bool], Sequence[Cell]] = lambda index, wide: ()
+        self._ground, self._widths = Style(), [column.width for column in columns]
 
     def show(self, count: int, cells: Callable[[int, bool], Sequence[Cell]], cursor: int | None = None) -> None:
         """Show `count` rows; `cells(index, wide)` gives one cell a column when a row comes into sight."""
@@ -101,9 +102,19 @@ class RowTable(ScrollView, can_focus=True):
         top = round(self.scroll_offset.y)
         return range(top, min(self.count, top + max(1, self.size.height - 1)))
 
+    def refresh_row(self, index: int) -> None:
+        """Draw one row again, if it is in sight."""
+        if index in self.in_sight:
+            self.refresh(Region(0, index + 1 - round(self.scroll_offset.y), self.size.width, 1))
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines in `crop`; what all of them share is looked up once."""
+        self._ground, self._widths = self.rich_style, self.widths()
+        return super().render_lines(crop)
+
     def render_line(self, y: int) -> Strip:
         """Line `y` of the widget: the head, then rows."""
-        base = self.rich_style
+        base = self._ground
         if y == 0:
             head = base + self.get_component_rich_style("rows--head", partial=True)
             return self._line([column.title for column in self.columns], head)
@@ -122,7 +133,7 @@ class RowTable(ScrollView, can_focus=True):
 
     def _line(self, cells: Sequence[Cell], base: Style) -> Strip:
         segments: list[Segment] = []
-        for cell, width, column in zip(cells, self.widths(), self.columns, strict=True):
+        for cell, width, column in zip(cells, self._widths, self.columns, strict=True):
             if width:
                 pieces: Sequence[Piece] = [(cell, "")] if isinstance(cell, str) else cell
                 segments += self._fitted(pieces, width, column.right, base)
