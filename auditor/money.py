@@ -7,7 +7,7 @@ from operator import sub
 from typing import NamedTuple
 
 from auditor.price_rows import MILLION, at
-from auditor.pricing import PriceList, PriceRow, Reason, cost, equivalents, rates_of
+from auditor.pricing import DEFAULT_RATES, PriceList, PriceRow, Reason, cost, equivalents, rates_of
 from auditor.records import Audited
 from auditor.replay import Charge, Sent
 from localmodel.rules.types import Rates
@@ -229,10 +229,6 @@ def _dollars(charge: Charge, prices: _Prices) -> Decimal | None:
             return None
         usd += tokens * (price or _ZERO)
     return usd / MILLION
-
-
-DEFAULT_RATES = Rates(write_5m=Decimal("1.25"), write_1h=Decimal(2), read=Decimal("0.1"))
-"""Usual relations where neither a price nor a ruleset is at hand (a usage table without a model)."""
 
 
 def tier_of(audited: Audited) -> Ttl:

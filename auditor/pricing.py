@@ -18,6 +18,7 @@ from localmodel.rules.types import Rates
 from traces.schema import JsonObject, Ttl, Usage
 
 __all__ = [
+    "DEFAULT_RATES",
     "Cost",
     "Price",
     "PriceList",
@@ -54,6 +55,9 @@ Reason: TypeAlias = Literal[
     "no_write_1h_price",
     "no_output_price",
 ]
+
+DEFAULT_RATES = Rates(write_5m=Decimal("1.25"), write_1h=Decimal(2), read=Decimal("0.1"))
+"""Usual relations where neither a price nor a ruleset is at hand (a usage table without a model)."""
 
 _FIRST_PARTIES = ("anthropic", "openai", "google", "deepseek", "moonshotai", "x-ai", "mistral", "zai", "minimax")
 """Where `show` looks a model up that is named without its provider."""

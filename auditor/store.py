@@ -276,6 +276,11 @@ class Store:
             self._conn.executemany("INSERT OR REPLACE INTO sessions VALUES (?, ?, ?)", rows)
             self._conn.executemany("DELETE FROM sessions WHERE name = ?", ((sql_text(name),) for name in gone))
 
+    def select(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Answer one read-only question (those of `auditor.summary`) with all its rows."""
+        with explained(self.path):
+            return self._conn.execute(sql, values).fetchall()
+
     def counts(self) -> Counts:
         """Count the rows."""
         with explained(self.path):

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from auditor.audit import Audit
+from auditor.figures import dollars, number, percent
 from auditor.records import Audited, Diagnosis
 from auditor.totals import NECESSARY, Totals
 from auditor.visible import visible
@@ -52,29 +53,6 @@ def shown(renderable: RenderableType, width: int | None = None) -> str:
     with screen.capture() as capture:
         screen.print(renderable)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
-
-
-def number(value: int | Decimal | None) -> str:
-    """With thousands separators: 381,701 and 158,018.5; a dash where unknown."""
-    if value is None:
-        return "-"
-    if isinstance(value, Decimal):
-        value = value.quantize(Decimal("0.1"))
-        text = f"{value:,}"
-        return text.removesuffix(".0")
-    return f"{value:,}"
-
-
-def dollars(value: Decimal | None) -> str:
-    """Cents for amounts, four digits below a dollar; empty where unpriced."""
-    if value is None:
-        return ""
-    return f"${value:,.2f}" if abs(value) >= 1 else f"${value:.4f}"
-
-
-def percent(ratio: float | Decimal | None) -> str:
-    """A share with two decimals."""
-    return "unknown" if ratio is None else f"{ratio * 100:.2f} %"
 
 
 def _bill(totals: Totals, what_if: list[WhatIf], title: str) -> Text:

@@ -24,6 +24,8 @@ class ExitCode(IntEnum):
 # Name, module and attribute of each command, and its one line of help: listing them must not import them.
 COMMANDS = {
     "audit": ("tui.commands.audit", "Say for each call whether the cache worked, why not, and what it cost."),
+    "report": ("tui.commands.report", "Write an audit as a page: HTML or Markdown."),
+    "tui": ("tui.commands.tui", "Browse what the cache cost and why it missed, in the terminal."),
     "diff": ("tui.commands.diff", "Show where two prompts first differ, and what that costs the cache."),
     "lint": ("tui.commands.lint", "Check request bodies for cache mistakes before they are sent."),
     "rules": ("tui.commands.rules", "Show the providers' cache rules with status, date and source."),

@@ -45,11 +45,12 @@ WORDS = (
 class Session:
     """Rewrites the bundled rows for one session; each distinct block is rewritten once."""
 
-    def __init__(self, number: int, pool: str, rng: Random) -> None:
+    def __init__(self, number: int, pool: str, rng: Random, chars: float = CHARS_PER_TOKEN) -> None:
         self.number = number
         self.common = number % COMMON_EVERY == 0
         self.pool = pool
         self.rng = rng
+        self.chars = chars
         self.known: dict[str, Json] = {}
 
     def row(self, template: Json) -> Json:
@@ -107,8 +108,8 @@ class Session:
         return {**block, "tool_use_id": ident, "content": [{"type": "text", "text": text}]}
 
     def filler(self, block: Json, tokens: int, owner: str) -> str:
-        """Text of about `tokens` * CHARS_PER_TOKEN characters that names its owner."""
-        length = round(tokens * CHARS_PER_TOKEN)
+        """Text of about `tokens` * `chars` characters that names its owner."""
+        length = round(tokens * self.chars)
         if owner == "common":
             start = len(json.dumps(block)) % 1000
         else:
@@ -116,14 +117,14 @@ class Session:
         return f"[{owner}] {self.pool[start : start + length]}"
 
 
-def rows(sessions: int, seed: int) -> Iterator[Json]:
+def rows(sessions: int, seed: int, chars: float = CHARS_PER_TOKEN) -> Iterator[Json]:
     """All rows of all sessions in order of `started_at`; at most some 40 sessions are held at a time."""
     rng = Random(seed)
     pool = " ".join(rng.choices(WORDS, k=POOL_CHARS // 4))
     templates = [json.loads(line) for line in FOURTEEN.read_text(encoding="utf-8").splitlines()]
     waiting: list[Json] = []
     for number in range(sessions):
-        session = Session(number, pool, rng)
+        session = Session(number, pool, rng, chars)
         fresh = [session.row(template) for template in templates]
         ready = [row for row in waiting if row["started_at"] < fresh[0]["started_at"]]
         yield from sorted(ready, key=lambda row: str(row["started_at"]))
@@ -131,10 +132,10 @@ def rows(sessions: int, seed: int) -> Iterator[Json]:
     yield from sorted(waiting, key=lambda row: str(row["started_at"]))
 
 
-def write(sessions: int, seed: int, out: Path) -> int:
+def write(sessions: int, seed: int, out: Path, chars: float = CHARS_PER_TOKEN) -> int:
     """Stream the trace to `out` and return its size in bytes."""
     with out.open("w", encoding="utf-8") as file:
-        for row in rows(sessions, seed):
+        for row in rows(sessions, seed, chars):
             file.write(json.dumps(row) + "\n")
     return out.stat().st_size
 
@@ -143,9 +144,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write a large trace of many 14-row sessions.")
     parser.add_argument("--sessions", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=14)
+    parser.add_argument("--chars", type=float, default=CHARS_PER_TOKEN, help="filler per token")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    size = write(args.sessions, args.seed, args.out)
+    size = write(args.sessions, args.seed, args.out, args.chars)
     print(f"{args.out}: {args.sessions} sessions, {14 * args.sessions} calls, {size / 1e6:.1f} MB", file=sys.stderr)
 
 

@@ -85,7 +85,8 @@ def command(
             shown, paths = _of_machine(book, price_list, chosen, as_json, no_store)
             no_store = True
         if shown is None:
-            result = _audited(paths, db, no_store, book)
+            with contextlib.ExitStack() as stack:
+                result, _ = read_and_audit(stack, paths, db, no_store, book)
             shown = _summed(result, price_list, chosen, what_if == "all")
     except (TraceError, RulesError, AuditError) as error:
         fail(str(error), ExitCode.UNREADABLE)
@@ -131,36 +132,41 @@ def _summed(result: Audit, prices: "PriceList", chosen: "Selection", what_if: bo
 
     result = selected(result, chosen)
     money = Money(result.calls, prices)
-    rows = _what_if(result, money) if what_if else []
+    rows = what_if_rows(result, money) if what_if else []
     return Shown(result, totals(result.calls, money), rows, money)
 
 
-def _audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, book: "Rulebook") -> Audit:
-    """Read, store and audit. The store failing is a warning: the audit goes on without it."""
+def read_and_audit(
+    stack: contextlib.ExitStack, paths: tuple[Path, ...], db: Path | None, no_store: bool, book: "Rulebook"
+) -> tuple[Audit, BodyOf]:
+    """Read, store and audit; bodies can be read again until `stack` closes.
+
+    The store failing is a warning: the audit goes on without it. Raises what reading and the store raise.
+    """
     from auditor.audit import audit, judge
     from auditor.store import Store, default_path
     from traces import io
     from tui.commands.reading import Reading
 
-    with contextlib.ExitStack() as stack:
-        store = None
-        if not no_store:
-            try:
-                store = stack.enter_context(Store.open(db or default_path()))
-            except AuditError as error:
-                if not paths or db is not None:
-                    raise
-                warn(f"not stored: {error}")
-        bar = stack.enter_context(_progress())
-        if not paths:
-            assert store is not None
-            result = audit(io.distinct(store.calls()), book, _body_reader(store), progress=bar)
+    store = None
+    if not no_store:
+        try:
+            store = stack.enter_context(Store.open(db or default_path()))
+        except AuditError as error:
+            if not paths or db is not None:
+                raise
+            warn(f"not stored: {error}")
+    body_of = _body_reader(None if paths else store)
+    with _progress() as bar:
+        if paths:
+            with Reading(store) as reading:
+                result = judge(reading.calls(paths), book, body_of, reading.warnings, progress=bar)
         else:
-            reading = stack.enter_context(Reading(store))
-            result = judge(reading.calls(paths), book, _body_reader(None), reading.warnings, progress=bar)
-        if store is not None and store.working:
-            _save(store, result)
-        return result
+            assert store is not None
+            result = audit(io.distinct(store.calls()), book, body_of, progress=bar)
+    if store is not None and store.working:
+        _save(store, result)
+    return result, body_of
 
 
 def _body_reader(store: "Store | None") -> BodyOf:
@@ -202,24 +208,30 @@ def _save(store: "Store", result: Audit) -> None:
     from auditor.outcomes import outcome_rows
 
     try:
-        store.save_outcomes(result.ruleset.digest, outcome_rows(result))
+        store.save_outcomes(result.ruleset.basis, outcome_rows(result))
     except AuditError as error:
         warn(f"outcomes not stored: {error}")
 
 
-def _what_if(result: Audit, money: "Money") -> "list[WhatIf]":
+def what_if_rows(result: Audit, money: "Money") -> "list[WhatIf]":
+    """The what-if table of an audit, with the search for the cheapest combination within its budget."""
     from auditor.policies import POLICIES
     from auditor.whatif import Trial, table
 
     return table(Trial(result, money), POLICIES, budget=SEARCH_BUDGET)
 
 
-def _print(report: Shown, as_json: bool, title: str) -> None:
-    result, sums, rows, money = report
+def warn_of(result: Audit) -> None:
+    """Say on stderr what of the calls could not be used; many are counted."""
     for warning in result.warnings[:MOST_NAMED]:
         warn(warning)
     if len(result.warnings) > MOST_NAMED:
         warn(f"… and {len(result.warnings) - MOST_NAMED:,} more calls with remarks")
+
+
+def _print(report: Shown, as_json: bool, title: str) -> None:
+    result, sums, rows, money = report
+    warn_of(result)
     if as_json and money is not None:
         from auditor.report import lines
 

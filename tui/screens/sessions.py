@@ -1,0 +1,273 @@
+"""The first screen: all sessions of the store, what they cost, and what of it was avoidable."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import Footer, Input, Static
+
+from auditor.figures import dollars, number
+from auditor.summary import Session, total
+from tui import queries
+from tui.drawing import Cell, Piece, spark
+from tui.screens.base import COMMON, Base
+from tui.widgets.rows import Column, RowTable
+
+PAID_AGAIN = "paid again"
+COLUMNS = (
+    Column("session", 14, grow=True),
+    Column("start", 11, wide_width=16),
+    Column("calls", 5, right=True),
+    Column("model", 0, wide_width=20),
+    Column("input", 0, right=True, wide_width=13),
+    Column("hit", 4, right=True, wide_width=7),
+    Column("ceiling", 7, right=True),
+    Column("cost", 8, right=True, wide_width=10),
+    Column("avoidable", 10, right=True),
+    Column(PAID_AGAIN, 0, right=True, wide_width=12),
+    Column("hits", 10, wide_width=20),
+)
+ORDERS: dict[str, Callable[[Session], Any]] = {
+    "start": lambda session: session.started or "",
+    "cost": lambda session: (session.cost.usd, session.cost.equivalents),
+    "hit": lambda session: -1 if session.hit_ratio is None else session.hit_ratio,
+    "input": lambda session: session.cost.input_tokens,
+    "calls": lambda session: session.calls,
+    "model": lambda session: session.model,
+    "session": lambda session: session.trace.casefold(),
+}
+MOST_REPLAYED = 400
+"""Longer sessions are replayed when they are opened, not while somebody scrolls over them."""
+
+QUIET_S = 0.1
+"""Rows are filled in once the list has stood still for so long."""
+
+
+class SessionsScreen(Base):
+    """All sessions; Enter opens one."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "Open"),
+        Binding("slash", "filter", "Filter", key_display="/"),
+        Binding("s", "sort", "Sort"),
+        Binding("r", "reverse", "Reverse"),
+        Binding("b", "breakdown", "Breakdown"),
+        Binding("l", "app.live", "Live"),
+        Binding("escape", "unfilter", "All", show=False),
+        *COMMON[1:],
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[Session] = []
+        self.listed: list[Session] = []
+        self.order, self.descending, self.wanted = "start", True, ""
+        self.sparks: dict[str, list[float | None]] = {}
+        self.savings: dict[str, queries.Saving | None] = {}
+        self.lost: dict[str, int] | None = None
+
+    def compose(self) -> ComposeResult:
+        """Top line, filter, table, footer."""
+        yield Static(id="top")
+        yield Static(id="problem")
+        yield Input(id="filter", placeholder="part of a session's or a model's name", compact=True)
+        yield Static(id="empty", markup=False)
+        yield RowTable(COLUMNS, id="sessions")
+        yield Footer()
+
+    @property
+    def table(self) -> RowTable:
+        """The list."""
+        return self.query_one(RowTable)
+
+    def on_mount(self) -> None:
+        """Read the store; the list has the keys."""
+        self.table.focus()
+        self.refreshed()
+
+    def refreshed(self) -> None:
+        """Read all sums again."""
+        self.start(self._read, "read")
+
+    async def _read(self) -> None:
+        """Show the latest sessions at once; read all others too unless they are known."""
+        found = await self.asked(lambda: asyncio.to_thread(queries.latest, self.source, self.app.size.height))
+        if found is None:
+            return
+        self._take(found.sessions)
+        unknown = sum(session.calls for session in self.all) < found.version
+        if unknown:
+            found = await self.asked(lambda: asyncio.to_thread(queries.overview, self.source)) or found
+            self._take(found.sessions)
+        self.house.seen(found.version)
+        if unknown or self.lost is None:
+            self.lost = await self.asked(lambda: asyncio.to_thread(queries.lost, self.source)) or {}
+            self.list_again()
+
+    def _take(self, sessions: list[Session]) -> None:
+        """Put sessions that were read in the place of what was known of them."""
+        known = {session.trace: session for session in self.all}
+        for session in sessions:
+            before = known.get(session.trace)
+            if before is not None and before.calls != session.calls:
+                self.sparks.pop(session.trace, None)
+                self.savings.pop(session.trace, None)
+            known[session.trace] = session
+        self.all = list(known.values())
+        self.list_again()
+
+    def list_again(self) -> None:
+        """Filter and sort; the cursor stays on its session."""
+        table, words = self.table, self.wanted.casefold()
+        kept = self.listed[table.cursor].trace if table.cursor < len(self.listed) else None
+        chosen = [one for one in self.all if words in one.trace.casefold() or words in one.model.casefold()]
+        self.listed = sorted(chosen, key=self._key, reverse=self.descending)
+        cursor = next((at for at, one in enumerate(self.listed) if one.trace == kept), 0)
+        table.show(len(self.listed), self._cells, cursor)
+        self._headline()
+        empty = self.query_one("#empty", Static)
+        empty.set_class(not self.listed, "shown")
+        if not self.listed:
+            empty.update(_nothing(bool(self.all)))
+        self.fill()
+
+    def _key(self, session: Session) -> Any:
+        return (self.lost or {}).get(session.trace, 0) if self.order == PAID_AGAIN else ORDERS[self.order](session)
+
+    def _headline(self) -> None:
+        whole = total(session.cost for session in self.listed)
+        calls = sum(session.calls for session in self.listed)
+        worth = f"{dollars(whole.usd)}{' (partial)' if whole.unpriced else ''}, {number(whole.equivalents)} equivalents"
+        shown: list[Piece] = [
+            ("Sessions", "bold"),
+            (f"  {number(len(self.listed))}, {number(calls)} calls, {worth}", ""),
+        ]
+        shown += [(f"  by {self.order} {'↓' if self.descending else '↑'}", "dim"), ("  ", "")]
+        self.say([*shown, ("● live" if self.house.live else "○ still", "good" if self.house.live else "dim")])
+
+    def _cells(self, index: int, wide: bool) -> list[Cell]:
+        session = self.listed[index]
+        saving, cost = self.savings.get(session.trace), session.cost
+        start = (session.started or "").replace("T", " ")
+        hits = self.sparks.get(session.trace)
+        lost = (self.lost or {}).get(session.trace)
+        waiting = "…" if session.trace not in self.savings and session.calls <= MOST_REPLAYED else "?"
+        return [
+            session.trace or "(empty)",
+            start[:16] if wide else start[5:16],
+            number(session.calls),
+            session.model or "several",
+            number(cost.input_tokens),
+            _share(session.hit_ratio, wide),
+            [(_share(saving.ceiling, True) if saving else waiting, "dim")],
+            dollars(cost.usd) if cost.unpriced < cost.calls else "unpriced",
+            [(_worth(saving) if saving else waiting, "good")],
+            number(lost) if lost else "",
+            [(spark(hits, 20 if wide else 10) if hits else "", "read")],
+        ]
+
+    def fill(self) -> None:
+        """Fill in the rows in sight, once they stand still."""
+        self.start(self._fill, "fill")
+
+    async def _fill(self) -> None:
+        await asyncio.sleep(QUIET_S)
+        sight = [(index, self.listed[index]) for index in self.table.in_sight if index < len(self.listed)]
+        missing = [session.trace for _, session in sight if session.trace not in self.sparks]
+        if missing:
+            self.sparks |= await self.asked(lambda: asyncio.to_thread(queries.sparks, self.source, missing)) or {}
+            self.table.refresh()
+        for index, session in sight:
+            if session.trace not in self.savings and session.calls <= MOST_REPLAYED:
+                self.savings[session.trace] = await self.asked(
+                    lambda trace=session.trace: asyncio.to_thread(self.house.saving, trace)  # type: ignore[misc]
+                )
+                self.table.refresh_row(index)
+
+    @on(RowTable.Moved)
+    def _moved(self) -> None:
+        self.fill()
+
+    @on(RowTable.Opened)
+    def _opened(self, message: RowTable.Opened) -> None:
+        self.house.open_session(self.listed[message.index].trace)
+
+    @on(RowTable.HeadClicked)
+    def _head_clicked(self, message: RowTable.HeadClicked) -> None:
+        title = COLUMNS[message.column].title
+        if title in (*ORDERS, PAID_AGAIN):
+            self.descending = not self.descending if title == self.order else True
+            self.order = title
+            self.list_again()
+
+    def action_open(self) -> None:
+        """Open the session under the cursor."""
+        self.table.action_open()
+
+    def action_sort(self) -> None:
+        """Sort by the next column."""
+        names = [*ORDERS, PAID_AGAIN]
+        self.order = names[(names.index(self.order) + 1) % len(names)]
+        self.list_again()
+
+    def action_reverse(self) -> None:
+        """Turn the order round."""
+        self.descending = not self.descending
+        self.list_again()
+
+    def action_filter(self) -> None:
+        """Type what to look for."""
+        field = self.query_one("#filter", Input)
+        field.add_class("shown")
+        field.focus()
+
+    @on(Input.Changed)
+    def _typed(self, message: Input.Changed) -> None:
+        self.wanted = message.value
+        self.list_again()
+
+    @on(Input.Submitted)
+    def _chosen(self) -> None:
+        self.table.focus()
+
+    def action_unfilter(self) -> None:
+        """Show all sessions again."""
+        field = self.query_one("#filter", Input)
+        field.value = ""
+        field.remove_class("shown")
+        self.table.focus()
+
+    def action_breakdown(self) -> None:
+        """Show where the money went."""
+        from tui.screens.breakdown import BreakdownScreen
+
+        self.app.push_screen(BreakdownScreen())
+
+    def action_back(self) -> None:
+        """There is nothing before the first screen."""
+        self.action_unfilter()
+
+
+def _nothing(some: bool) -> str:
+    if some:
+        return "No session matches the filter. Escape shows all."
+    return (
+        "No call is stored yet.\n\nRecord some, or name a trace: cachewright tui run.jsonl\n"
+        "This screen follows the store: calls appear as they are recorded."
+    )
+
+
+def _share(ratio: float | None, exact: bool) -> str:
+    if ratio is None:
+        return "?"
+    return f"{ratio * 100:.2f}%" if exact else f"{ratio * 100:.0f}%"
+
+
+def _worth(saving: queries.Saving) -> str:
+    row = saving.row
+    if row.saving_equivalents <= 0:
+        return "0"
+    return f"{round(row.saving_equivalents):,}eq" if row.saving_usd is None else dollars(row.saving_usd)
