@@ -28,6 +28,7 @@ COMMANDS = {
     "lint": ("tui.commands.lint", "Check request bodies for cache mistakes before they are sent."),
     "rules": ("tui.commands.rules", "Show the providers' cache rules with status, date and source."),
     "prices": ("tui.commands.prices", "Show the dated prices of a model."),
+    "run": ("tui.commands.run", "Run a coding agent whose prompt prefix stays cached, its whole cost on one ledger."),
     "serve": ("tui.commands.serve", "Serve a model whose prompt cache behaves like a hosted API's."),
 }
 
