@@ -1,12 +1,11 @@
 """Providers by their official SDKs: authentication, connections, errors and event streams are theirs, the bytes ours.
 
 The SDK's own `post(content=…)` sends exactly the bytes that the journal knows; building the body with its typed methods
-would leave the order of members to the SDK's version. `max_retries=0`: a hidden retry is a hidden bill. Both SDKs are
-imported on the first request.
+would leave the order of members to the SDK's version. `max_retries=0`: a hidden retry is a hidden bill. The SDK is
+imported when a provider is made, not when a request is timed.
 """
 
 import os
-from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -28,6 +27,9 @@ class SdkProvider:
         self.name = target.name
         self.host = target.host
         self.key_fp = blake2b(self._key.encode(), digest_size=6).hexdigest()
+        self._sdk, self._transport_errors = _imported(target.dialect.api)
+        maker = self._sdk.Anthropic if target.dialect.api == "messages" else self._sdk.OpenAI
+        self._client: Any = maker(api_key=self._key, base_url=target.base, max_retries=0)
 
     def _local_key(self) -> str:
         if self._target.host.rsplit(":", 1)[0] in _LOCAL:
@@ -64,26 +66,18 @@ class SdkProvider:
             stream_cls=self._sdk.Stream[object],
         )
 
-    @cached_property
-    def _sdk(self) -> Any:
-        if self._target.dialect.api == "messages":
-            import anthropic
 
-            return anthropic
-        import openai
+def _imported(api: str) -> tuple[Any, type[Exception]]:
+    """The SDK for a dialect, and the root of what its HTTP library raises."""
+    import httpx2
 
-        return openai
+    if api == "messages":
+        import anthropic
 
-    @cached_property
-    def _transport_errors(self) -> tuple[type[Exception], ...]:
-        import httpx2
+        return anthropic, httpx2.HTTPError
+    import openai
 
-        return (httpx2.HTTPError,)
-
-    @cached_property
-    def _client(self) -> Any:
-        maker = self._sdk.Anthropic if self._target.dialect.api == "messages" else self._sdk.OpenAI
-        return maker(api_key=self._key, base_url=self._target.base, max_retries=0)
+    return openai, httpx2.HTTPError
 
 
 def _failed(error: Any) -> ProviderFailed:
