@@ -97,7 +97,7 @@ class Agent:
         self.session.shared.emit("tool_result", id=result.call.id, failed=result.failed, seconds=seconds, text=preview)
 
     def _delegate(self, call: ToolCall, results: dict[str, Result]) -> Result:
-        """Sub-agents begin with this conversation, the open call included; each gets its task as that call's result."""
+        """Sub-agents begin with this conversation, the open call included, and each gets its task behind it."""
         tasks = (call.arguments or {}).get("tasks")
         if self.session.agent != "main":
             return Result(call, "a sub-agent cannot delegate; do the task yourself", failed=True)
@@ -114,20 +114,23 @@ class Agent:
 def delegate(parent: Agent, tasks: list[str], call: ToolCall, results: dict[str, Result]) -> list[str]:
     """Run one sub-agent a task and return their answers, in order."""
     session, dialect = parent.session, parent.session.dialect
-    body = session.body(marks=False)[0]
-    draft, now = session.sender.draft(body, "main"), session.shared.clock.now()
-    gate = Gate(len(tasks), open=not parent.stagger or session.shared.forecast.readable(draft, now))
-    common = _blocks(body) - 1
+    shared = [_for_all(one, call, results) for one in session.open_calls()]
+    answered = dialect.results(shared)
+    body = dialect.body(session.head, [*session.turns, answered], 1, stream=True, marks={})
+    draft = session.sender.draft(body, "main")
+    ready = session.shared.forecast.readable(draft, session.shared.clock.now())
+    gate = Gate(len(tasks), open=ready or not parent.stagger)
     numbers = _free_numbers(session, len(tasks))
 
     def run(number: int) -> str:
         child = session.branch(f"{session.agent}/{numbers[number]}", session.last.id if session.last else None)
-        child.append(dialect.results([_task(one, call, results, tasks[number]) for one in session.open_calls()]))
+        child.append(answered)
+        child.append(dialect.user(tasks[number]))
         child.sender.started = gate.began
         agent = Agent(child, parent.tools, stagger=parent.stagger)
         gate.enter(number)
         try:
-            return agent.work(common)
+            return agent.work(_blocks(draft.request or {}) - 1)
         finally:
             child.journal.close()
 
@@ -138,9 +141,10 @@ def delegate(parent: Agent, tasks: list[str], call: ToolCall, results: dict[str,
     return [one if isinstance(one, str) else f"(failed: {one})" for one in found]
 
 
-def _task(one: ToolCall, call: ToolCall, results: dict[str, Result], task: str) -> Result:
+def _for_all(one: ToolCall, call: ToolCall, results: dict[str, Result]) -> Result:
+    """The same words for all sub-agents, so that they belong to the shared prefix; the tasks differ behind them."""
     if one.id == call.id:
-        return Result(one, f"You are a sub-agent now. Do this task alone and answer with its result only:\n{task}")
+        return Result(one, "You are a sub-agent now. Do the one task that follows and answer with its result only.")
     return results.get(one.id) or Result(one, "Another agent does this.")
 
 

@@ -177,7 +177,7 @@ def _tools(options: Options, wiring: Wiring, folder: Path, settings: JsonObject,
     if settings.get("mcp"):
         from harness.tools.mcp import servers
 
-        others = servers(settings["mcp"], stack, wiring.emit)
+        others = servers(settings["mcp"], folder, stack, wiring.emit)
     gate = permissions(settings.get("permissions", {}), wiring.ask)
     box = Toolbox(_named(builtin), _named(others), options.tools, gate, spill)
     if options.codemode:
