@@ -195,7 +195,7 @@ def _fresh_body(session: Session, instruction: str) -> JsonObject:
     )
     fields = {name: value for name, value in fields.items() if name != "tools"}
     history = "\n\n".join(f"[{turn.role}]\n{dump(list(turn.items)).decode()}" for turn in session.turns)
-    turns = [dialect.user(f"{history}\n\n{instruction}")]
+    turns = [dialect.user(history), dialect.user(instruction)]
     return dialect.body(Head(fields), turns, SUMMARY_TOKENS, stream=True, marks={})
 
 

@@ -1,7 +1,7 @@
 """The agent loop: send, run the tools that were asked for, send again, until an answer asks for none."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from harness.clock import Clock
@@ -30,7 +30,7 @@ class Agent:
     warmer: Warmer | None = None
     stagger: bool = True
     text: Callable[[str], None] | None = None
-    _seconds: float = field(default=0.0)
+    _news: str = ""
 
     @property
     def clock(self) -> Clock:
@@ -43,8 +43,21 @@ class Agent:
         Ctrl-C leaves a history that can be continued: calls that did not run get a result that says so.
         """
         self.session.close_calls()
+        text, self._news = self._news + text, ""
         self.session.append(self.session.dialect.user(text))
         return self.work()
+
+    def add_tools(self, tools: list[Tool]) -> None:
+        """Tools that come during the session. Only in the mode `eager` does the request's list grow, and it costs."""
+        names = self.tools.add(tools)
+        if not names:
+            return
+        session = self.session
+        if self.tools.mode != "fixed":
+            fields = session.dialect.head(session.head.fields["model"], "", self.tools.specs(), session.shared.name)
+            session.change_tools({**session.head.fields, "tools": fields["tools"]}, f"new tools: {', '.join(names)}")
+        if self.tools.mode != "eager":
+            self._news = f"(Further tools can be searched for now: {', '.join(names)}.)\n\n"
 
     def work(self, common: int | None = None) -> str:
         """Go on with the conversation as it is. Raises `HarnessError`."""

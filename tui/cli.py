@@ -29,6 +29,7 @@ COMMANDS = {
     "rules": ("tui.commands.rules", "Show the providers' cache rules with status, date and source."),
     "prices": ("tui.commands.prices", "Show the dated prices of a model."),
     "run": ("tui.commands.run", "Run a coding agent whose prompt prefix stays cached, its whole cost on one ledger."),
+    "compare": ("tui.commands.compare", "Run the same tasks under several strategies; compare results, cost and time."),
     "serve": ("tui.commands.serve", "Serve a model whose prompt cache behaves like a hosted API's."),
 }
 

@@ -10,6 +10,7 @@ from harness.wire import ToolSpec
 from traces.schema import JsonObject
 
 MOST_LINES = 2_000
+MOST_CHARS = 40_000
 MOST_MATCHES = 200
 LARGEST_SEARCHED = 2 * 2**20
 _SKIPPED = {".git", "node_modules", "__pycache__", ".venv", ".mypy_cache", ".ruff_cache"}
@@ -29,6 +30,7 @@ def file_tools(root: Path) -> list[Tool]:
             ),
             "read",
             files.read,
+            whole=True,  # it pages by itself
         ),
         Tool(
             ToolSpec(
@@ -65,6 +67,16 @@ def file_tools(root: Path) -> list[Tool]:
     ]  # fmt: skip
 
 
+def _within(lines: list[str], most: int) -> list[str]:
+    """The first lines, as many as fit; always at least one."""
+    size = 0
+    for number, line in enumerate(lines):
+        size += len(line)
+        if size > most:
+            return lines[: max(1, number)]
+    return lines
+
+
 class _Files:
     """Tools on files below one folder."""
 
@@ -91,10 +103,11 @@ class _Files:
         lines = self.text(arguments["path"]).splitlines()
         start = max(1, arguments.get("offset", 1))
         limit = min(arguments.get("limit", MOST_LINES), MOST_LINES)
-        chosen = lines[start - 1 : start - 1 + limit]
+        chosen = _within(lines[start - 1 : start - 1 + limit], MOST_CHARS)
         out = "\n".join(f"{number}\t{line}" for number, line in enumerate(chosen, start))
         rest = len(lines) - (start - 1 + len(chosen))
-        return (out or "(empty)") + (f"\n… {rest} more lines, go on with offset {start + limit}" if rest > 0 else "")
+        more = f"\n… {rest} more lines, go on with offset {start + len(chosen)}" if rest > 0 else ""
+        return (out[: 2 * MOST_CHARS] or "(empty)") + more
 
     def write(self, arguments: JsonObject) -> str:
         path = self.place(arguments["path"])
