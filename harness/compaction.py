@@ -150,7 +150,7 @@ class Compactor:
         how = self.how or ("prefix" if session.shared.forecast.entry(last, now) is not None else "fresh")
         answer, summary = summarise(session, how, focus)
         old = list(session.turns)
-        tail = cut(session, min(int(self.window * TAIL_SHARE), TAIL_TOKENS))
+        tail = cut(session, int(min(self.window * TAIL_SHARE, TAIL_TOKENS, _tokens(old) * TAIL_SHARE)))
         new = [_summary_turn(session, summary), *tail]
         _scan(session, new)
         if _tokens(new) >= MUST_SHRINK_TO * _tokens(old):

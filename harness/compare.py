@@ -175,7 +175,7 @@ def one_run(
         place.write_text(text, encoding="utf-8")
     work.mkdir(exist_ok=True)
     (work / "cachewright.toml").write_text('[permissions]\nread = "allow"\nwrite = "allow"\nrun = "allow"\n')
-    options = Options(model=model, root=work, home=folder, target=target, salt=uuid4().hex, **settings)
+    options = Options(model=model, root=work, home=folder, target=target, salt=_salt(), **settings)
     start, error = time.monotonic(), None
     with open_run(options, replace(wiring, sink=None)) as run:
         try:
@@ -198,6 +198,11 @@ def one_run(
         verdict=judge(ledger),
         error=error,
     )
+
+
+def _salt() -> str:
+    """Letters only: digits would make the count of tokens differ from run to run."""
+    return uuid4().hex.translate(str.maketrans("0123456789", "ghijklmnop"))
 
 
 def _steps(run: Opened, task: Task) -> None:
@@ -236,17 +241,25 @@ def wilson(passed: int, runs: int) -> tuple[float, float]:
 def summary(comparison: Comparison) -> JsonObject:
     """The report: one row an arm, and each arm's saving against the first as measured and as the what-if says."""
     rows = [_row(arm, comparison.of(arm)) for arm in comparison.arms]
-    base = rows[0]
     for row in rows[1:]:
-        measured = row["input_equivalents"] - base["input_equivalents"]
-        predicted = row["avoidable_equivalents"] - base["avoidable_equivalents"]
-        row["against"] = {
-            "arm": base["arm"],
-            "measured_equivalents": measured,
-            "predicted_equivalents": predicted,
-            "difference": None if not measured else float(abs(predicted - measured) / abs(measured)),
-        }
+        row["against"] = _against(comparison, comparison.arms[0], row["arm"])
     return {"schema": "cachewright.compare/1", "arms": rows}
+
+
+def _against(comparison: Comparison, base: str, arm: str) -> JsonObject:
+    """What an arm spent more than `base`, in all and by task, as measured and as the what-if predicts."""
+    tasks = list(dict.fromkeys(one.task for one in comparison.outcomes))
+    found = {task: _apart(comparison, base, arm, {task}) for task in tasks}
+    return {"arm": base, **_apart(comparison, base, arm, set(tasks)), "by_task": found}
+
+
+def _apart(comparison: Comparison, base: str, arm: str, tasks: set[str]) -> JsonObject:
+    ours = [one.verdict for one in comparison.of(arm) if one.task in tasks]
+    theirs = [one.verdict for one in comparison.of(base) if one.task in tasks]
+    measured = sum(one.equivalents for one in ours) - sum(one.equivalents for one in theirs)
+    predicted = sum(one.avoidable for one in ours) - sum(one.avoidable for one in theirs)
+    share = float(abs(predicted - measured) / abs(measured)) if measured else None
+    return {"measured_equivalents": measured, "predicted_equivalents": predicted, "difference": share}
 
 
 def _row(arm: str, runs: list[Outcome]) -> JsonObject:
@@ -291,8 +304,16 @@ def as_text(report: JsonObject) -> str:
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     text = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
     for row in report["arms"][1:]:
-        text.append(_against(row))
+        found = row["against"]
+        text.append(f"{row['arm']} against {found['arm']}, input-token equivalents more: measured, by what-if replay")
+        named = [*found["by_task"].items(), ("in all", found)]
+        text += [f"  {name:16} {_pair(one)}" for name, one in named if one["measured_equivalents"]]
     return "\n".join(text)
+
+
+def _pair(one: JsonObject) -> str:
+    measured, predicted = one["measured_equivalents"], one["predicted_equivalents"]
+    return f"{measured:>12,.1f} {predicted:>12,.1f}   apart by {one['difference']:.1%}"
 
 
 def _cells(row: JsonObject) -> tuple[str, ...]:
@@ -303,15 +324,6 @@ def _cells(row: JsonObject) -> tuple[str, ...]:
         _usd(row["usd_per_accepted"]), f"{row['seconds_median']:.2f}", f"{row['seconds_p90']:.2f}",
         "?" if row["hit_ratio"] is None else f"{row['hit_ratio']:.1%}", f"{row['input_equivalents']:,.0f}", misses,
     )  # fmt: skip
-
-
-def _against(row: JsonObject) -> str:
-    found = row["against"]
-    share = "" if found["difference"] is None else f" (apart by {found['difference']:.1%})"
-    return (
-        f"{row['arm']} spent {found['measured_equivalents']:,.0f} equivalents more than {found['arm']}; "
-        f"the what-if replay says {found['predicted_equivalents']:,.0f}{share}"
-    )
 
 
 def _usd(amount: Decimal | None) -> str:

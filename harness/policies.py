@@ -28,21 +28,32 @@ class PrefixSummary:
         """There is one way only."""
 
     def rewrite(self, sent: list[Any], trial: Any) -> list[Any]:
-        """Each summary that shares nothing with its agent's last request is sent behind that request instead."""
-        last: dict[tuple[str, str], Any] = {}
-        out = []
-        for one in sent:
-            call = None if one.call is None else trial.audit.calls[one.call].call
-            key = ("", "") if call is None else (call.trace, call.agent)
-            if call is not None and call.kind == "summary" and key in last:
+        """Each summary that shares nothing with its agent's last request is sent behind that request instead.
+
+        A summary that was sent without markers left nothing in the cache and so is not among `sent`; it is added.
+        """
+        out, last = list(sent), dict[tuple[str, str], Any]()
+        place = {one.call: index for index, one in enumerate(out) if one.call is not None}
+        for audited in trial.audit.calls:
+            call, index = audited.call, place.get(audited.index)
+            key = (call.trace, call.agent)
+            if call.kind in ("main", "subagent") and index is not None:
+                last[key] = out[index]
+            elif call.kind == "summary" and key in last and _apart(audited.prompt, last[key].prompt):
                 before = last[key]
-                if one.prompt.chain[0] != before.prompt.chain[0]:
-                    usage = trial.audit.calls[before.call].call.usage
-                    one = replace(one, prompt=_behind(before.prompt, one.prompt, usage.output_tokens or 0))
-            elif call is not None and call.kind in ("main", "subagent"):
-                last[key] = one
-            out.append(one)
+                answer = trial.audit.calls[before.call].call.usage.output_tokens or 0
+                prompt = _behind(before.prompt, audited.prompt, answer)
+                new = replace(before, prompt=prompt, at=audited.at, readable_at=audited.readable_at, call=audited.index)
+                if index is None:
+                    out.append(new)
+                else:
+                    out[index] = new
         return out
+
+
+def _apart(own: Prompt | None, before: Prompt) -> bool:
+    """Whether a summary's request shares nothing with the conversation."""
+    return own is not None and bool(own.ends) and own.chain[0] != before.chain[0]
 
 
 def _behind(before: Prompt, own: Prompt, answer_tokens: int) -> Prompt:
