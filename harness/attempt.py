@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha256
+from threading import Event
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -61,6 +62,7 @@ class Sender:
     parent: str | None = None
     emit: Emit = silent
     started: Callable[[], None] = field(default=lambda: None)
+    stopped: Event = field(default_factory=Event)
 
     def draft(self, body: JsonObject, kind: Kind) -> Call:
         """The call that sending `body` would be; without times and answer."""
@@ -96,6 +98,8 @@ class Sender:
         pauses = RETRY_AFTER_S if retries else ()
         for number in range(1, len(pauses) + 2):
             self.ledger.check_budget()
+            if self.stopped.is_set():
+                raise ProviderFailed("stopped by the user", status=499)
             try:
                 return self._once(body, kind, number, journal, text, marks or {})
             except ProviderFailed as error:

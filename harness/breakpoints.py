@@ -5,7 +5,7 @@ newest end would lose it, and an endpoint shared with other agents. `Forecast` f
 session's own calls; its entries' tokens are exact, because read + write of a call is the count at its last marker.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from threading import Lock
@@ -33,11 +33,11 @@ class Planned:
 
 
 def plan(
-    prompt: Prompt, rules: Rules, written: Callable[[int], bool], *, common: int | None = None, ttl: Ttl = "5m"
+    prompt: Prompt, rules: Rules, written: Callable[[int], bool], *, common: Sequence[int] = (), ttl: Ttl = "5m"
 ) -> tuple[list[Mark], list[str]]:
     """Markers for `prompt` (its `ends` filled), and remarks on those left out.
 
-    `written(index)` tells whether a live entry ends at block `index`; `common` is the last block that other agents
+    `written(index)` tells whether a live entry ends at block `index`; `common` are the last blocks of what other agents
     will send too.
     """
     wanted, skipped = _wanted(prompt, rules, written, common), []
@@ -51,14 +51,13 @@ def plan(
     return marks, skipped
 
 
-def _wanted(prompt: Prompt, rules: Rules, written: Callable[[int], bool], common: int | None) -> set[int]:
+def _wanted(prompt: Prompt, rules: Rules, written: Callable[[int], bool], common: Sequence[int]) -> set[int]:
     """Blocks to mark; the most valuable first where the provider allows fewer than there are reasons for."""
     last = _markable(prompt, rules, len(prompt.blocks) - 1)
     if last is None:
         return set()
     ordered = [last]
-    if common is not None and (place := _markable(prompt, rules, common)) is not None:
-        ordered.append(place)
+    ordered += [place for index in common if (place := _markable(prompt, rules, index)) is not None]
     before = next((index for index in range(last, -1, -1) if written(index)), None)
     if before is not None and positions(prompt, last, before, rules) > rules.lookback:
         ordered.append(before)
@@ -82,15 +81,15 @@ class Forecast:
     _meter: Meter = field(default_factory=Meter)
     _interner: Interner = field(default_factory=lambda: Interner(estimate))
 
-    def plan(self, call: Call, at: datetime, *, common: int | None = None, ttl: Ttl = "5m") -> Planned:
+    def plan(self, call: Call, at: datetime, *, common: Sequence[int] = (), ttl: Ttl = "5m") -> Planned:
         """Markers for the unmarked request of `call` if sent at `at`; nothing for APIs that the rules do not cover.
 
-        `common` counts blocks: the last one shared with other agents has this index.
+        `common` are indexes of blocks: the last ones shared with other agents.
         """
         with self._lock:
             return self._plan(call, at, common, ttl)
 
-    def _plan(self, call: Call, at: datetime, common: int | None, ttl: Ttl) -> Planned:
+    def _plan(self, call: Call, at: datetime, common: Sequence[int], ttl: Ttl) -> Planned:
         prompt = self._prompt(call, at)
         if prompt is None:
             return Planned({}, None, False)

@@ -256,8 +256,9 @@ def _against(comparison: Comparison, base: str, arm: str) -> JsonObject:
 def _apart(comparison: Comparison, base: str, arm: str, tasks: set[str]) -> JsonObject:
     ours = [one.verdict for one in comparison.of(arm) if one.task in tasks]
     theirs = [one.verdict for one in comparison.of(base) if one.task in tasks]
-    measured = sum(one.equivalents for one in ours) - sum(one.equivalents for one in theirs)
-    predicted = sum(one.avoidable for one in ours) - sum(one.avoidable for one in theirs)
+    none = Decimal(0)
+    measured = sum((one.equivalents for one in ours), none) - sum((one.equivalents for one in theirs), none)
+    predicted = sum((one.avoidable for one in ours), none) - sum((one.avoidable for one in theirs), none)
     share = float(abs(predicted - measured) / abs(measured)) if measured else None
     return {"measured_equivalents": measured, "predicted_equivalents": predicted, "difference": share}
 

@@ -7,7 +7,7 @@ shared prefix can be read already, nobody waits.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Condition, Thread
+from threading import Condition, Event, Thread
 from typing import TypeVar
 
 RELEASE_S = 30.0
@@ -22,6 +22,7 @@ class Gate:
     count: int
     open: bool = False
     release_s: float = RELEASE_S
+    stopped: Event = field(default_factory=Event)
     _leader: int = 0
     _done: set[int] = field(default_factory=set)
     _changed: Condition = field(default_factory=Condition)
@@ -49,7 +50,10 @@ class Gate:
 
 
 def fan_out(gate: Gate, run: Callable[[int], T]) -> list[T | BaseException]:
-    """Run agents 0…count-1, each in a thread; `run` enters the gate itself. Results or errors, in order."""
+    """Run agents 0…count-1, each in a thread; `run` enters the gate itself. Results or errors, in order.
+
+    Ctrl-C sets `gate.stopped`, which agents look at before they send anything more.
+    """
     results: list[T | BaseException] = [RuntimeError("did not run")] * gate.count
 
     def one(number: int) -> None:
@@ -63,6 +67,10 @@ def fan_out(gate: Gate, run: Callable[[int], T]) -> list[T | BaseException]:
     threads = [Thread(target=one, args=(number,), name=f"agent-{number}") for number in range(gate.count)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        gate.stopped.set()
+        raise
     return results

@@ -59,7 +59,7 @@ class Agent:
         if self.tools.mode != "eager":
             self._news = f"(Further tools can be searched for now: {', '.join(names)}.)\n\n"
 
-    def work(self, common: int | None = None) -> str:
+    def work(self, common: tuple[int, ...] = ()) -> str:
         """Go on with the conversation as it is. Raises `HarnessError`."""
         for _ in range(MOST_ROUNDS):
             if self.compactor is not None:
@@ -67,7 +67,7 @@ class Agent:
             if self.warmer is not None:
                 self.warmer.pause()
             self.session.ask(self.text, common=common)
-            common = None
+            common = ()
             if self.warmer is not None:
                 self.warmer.follow(self.session)
             calls = self.session.open_calls()
@@ -131,6 +131,8 @@ def delegate(parent: Agent, tasks: list[str], call: ToolCall, results: dict[str,
     answered = dialect.results(shared)
     body = dialect.body(session.head, [*session.turns, answered], 1, stream=True, marks={})
     draft = session.sender.draft(body, "main")
+    # Where the parent goes on after this, and where the sub-agents part from each other.
+    common = (_blocks(session.body(marks=False)[0]) - 1, _blocks(body) - 1)
     ready = session.shared.forecast.readable(draft, session.shared.clock.now())
     gate = Gate(len(tasks), open=ready or not parent.stagger)
     numbers = _free_numbers(session, len(tasks))
@@ -139,11 +141,11 @@ def delegate(parent: Agent, tasks: list[str], call: ToolCall, results: dict[str,
         child = session.branch(f"{session.agent}/{numbers[number]}", session.last.id if session.last else None)
         child.append(answered)
         child.append(dialect.user(tasks[number]))
-        child.sender.started = gate.began
+        child.sender.started, child.sender.stopped = gate.began, gate.stopped
         agent = Agent(child, parent.tools, stagger=parent.stagger)
         gate.enter(number)
         try:
-            return agent.work(_blocks(draft.request or {}) - 1)
+            return agent.work(common)
         finally:
             child.journal.close()
 

@@ -4,7 +4,7 @@ Only this module changes a conversation. Turns are rendered once; what was sent 
 resume and on fork too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -96,7 +96,7 @@ class Session:
             known = [self.finished.get(call.id) or Result(call, UNKNOWN_OUTCOME, failed=True) for call in calls]
             self.append(self.dialect.results(known))
 
-    def body(self, *, marks: bool = True, common: int | None = None) -> tuple[JsonObject, Planned]:
+    def body(self, *, marks: bool = True, common: Sequence[int] = ()) -> tuple[JsonObject, Planned]:
         """The next main request, and what its markers are for. Raises `HeadChanged`."""
         if head_digest(self.head.fields) != self.head.digest:
             raise HeadChanged("tools, system or parameters changed during the session; start a new session")
@@ -109,7 +109,7 @@ class Session:
         body = self.dialect.body(self.head, self.turns, shared.max_tokens, stream=True, marks=planned.marks)
         return body, planned
 
-    def ask(self, text: Callable[[str], None] | None = None, *, common: int | None = None) -> Answer:
+    def ask(self, text: Callable[[str], None] | None = None, *, common: Sequence[int] = ()) -> Answer:
         """Send the conversation and append the answer. Raises `ProviderFailed`, `BudgetSpent`, `HeadChanged`."""
         body, planned = self.body(common=common)
         for remark in planned.skipped:
