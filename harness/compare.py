@@ -1,6 +1,7 @@
 """The same tasks under several strategies: interleaved, apart from each other's caches, with real checks.
 
-A task file is TOML: `target`, `model`, and a list `task` of
+A task file is TOML: `target`, `model`, for the target "scripted" a list `reply` (the script of `cachewright serve`),
+and a list `task` of
 
     name            in reports
     steps           what the user says, one after the other
@@ -73,6 +74,7 @@ class TaskFile(BaseModel):
     target: str = "scripted"
     model: str
     task: list[Task] = Field(min_length=1)
+    reply: list[JsonObject] = Field(default_factory=list)
 
 
 def read_tasks(path: Path) -> TaskFile:

@@ -10,6 +10,7 @@ from typing import Any
 
 from auditor.audit import Audit, audit
 from harness.opening import Opened, Options, Wiring, open_run
+from harness.session import Shared
 from harness.tools.base import Tool, schema
 from harness.wire import ToolSpec
 from localmodel.rules.load import load
@@ -83,3 +84,7 @@ def tool(name: str, text: str = "Does something.", answer: str = "done", **prope
 
 def with_resume(made: Options, name: str) -> Options:
     return replace(made, resume=name)
+
+
+def with_emit(shared: Shared, heard: Heard) -> Shared:
+    return replace(shared, emit=heard)

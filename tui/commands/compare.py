@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
@@ -83,7 +84,15 @@ def _target(tasks: "TaskFile") -> Iterator[str]:
     if tasks.target != "scripted":
         yield tasks.target
         return
-    settings = {"port": 0, "model": "scripted"}
+    with tempfile.TemporaryDirectory(prefix="cachewright-") as folder:
+        script = Path(folder) / "script.json"
+        script.write_text(json.dumps({"reply": tasks.reply}))
+        with _served({"port": 0, "model": "scripted", "script": str(script)}) as url:
+            yield url
+
+
+@contextlib.contextmanager
+def _served(settings: dict[str, object]) -> Iterator[str]:
     environment = {**os.environ, "CACHEWRIGHT_SERVE": json.dumps(settings)}
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "localmodel.server"], env=environment, stdout=subprocess.PIPE, text=True
