@@ -285,7 +285,7 @@ def _row(arm: str, runs: list[Outcome]) -> JsonObject:
         "usd": cost,
         "usd_per_accepted": None if cost is None or not passed else cost / passed,
         "seconds_median": median(seconds),
-        "seconds_p90": quantiles(seconds, n=10)[-1] if len(seconds) > 1 else seconds[0],
+        "seconds_p90": quantiles(seconds, n=10, method="inclusive")[-1] if len(seconds) > 1 else seconds[0],
         "stages": {name: round(sum(one.stages[name] for one in runs), 3) for name in runs[0].stages},
         "hit_ratio": sum(one.read_tokens for one in runs) / inputs if inputs else None,
         "misses": causes,

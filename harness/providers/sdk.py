@@ -68,15 +68,17 @@ class SdkProvider:
 
 
 def _imported(api: str) -> tuple[Any, type[Exception]]:
-    """The SDK for a dialect, and the root of what its HTTP library raises."""
-    import httpx2
+    """The SDK for a dialect, and the root of what its HTTP library raises. Raises `BadSetting` where it is missing."""
+    try:
+        import httpx2
 
-    if api == "messages":
-        import anthropic
+        if api == "messages":
+            import anthropic
 
-        return anthropic, httpx2.HTTPError
-    import openai
-
+            return anthropic, httpx2.HTTPError
+        import openai
+    except ImportError as error:
+        raise BadSetting(f"the providers' SDKs are needed ({error}); pip install 'cachewright[run]'") from None
     return openai, httpx2.HTTPError
 
 
