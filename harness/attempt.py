@@ -120,7 +120,7 @@ class Sender:
         marks: Marks,
     ) -> Answer:
         raw = dump(body)
-        call = replace(self.draft(body, kind), attempt=number, seq=self.ledger.next_seq)
+        call = replace(self.draft(body, kind), attempt=number)
         at = self.clock.now()
         told = self.forecast.predict(call, at)
         journal.write(

@@ -29,6 +29,7 @@ RESERVE_TOKENS = 16_384
 MUST_SHRINK_TO = 0.8
 MOST_FAILURES = 2
 _CHARS_A_TOKEN = 4
+_SURELY_A_TOKEN = 2
 
 INSTRUCTION = """The conversation up to here will be replaced by your summary. Write it now, as plain text and without \
 calling any tool, under these headings: Goal (in the user's words); Constraints; Done; In progress and blocked; \
@@ -141,14 +142,19 @@ class Compactor:
         stop = "; no more by itself, start a new session or compact by hand" if self.failures >= MOST_FAILURES else ""
         session.shared.emit("compaction_failed", reason=reason + stop)
 
-    def compact(self, session: Session, focus: str = "") -> Costs:
+    def overflow(self, session: Session, window: int) -> None:
+        """The provider refused the prompt and named its window: summarise what fits into it, oldest turns left out."""
+        self.window, self.trigger = window, max(window // 2, window - RESERVE_TOKENS)
+        self.compact(session, how="fresh")
+
+    def compact(self, session: Session, focus: str = "", how: How | None = None) -> Costs:
         """Summarise and swap. Raises `CompactionRefused` and leaves the history as it was."""
         last = session.last
         if last is None or not session.turns:
             raise CompactionRefused("there is nothing to compact yet")
         now = session.shared.clock.now()
-        how = self.how or ("prefix" if session.shared.forecast.entry(last, now) is not None else "fresh")
-        answer, summary = summarise(session, how, focus)
+        how = how or self.how or ("prefix" if session.shared.forecast.entry(last, now) is not None else "fresh")
+        answer, summary = summarise(session, how, self.window, focus)
         old = list(session.turns)
         tail = cut(session, int(min(self.window * TAIL_SHARE, TAIL_TOKENS, _tokens(old) * TAIL_SHARE)))
         new = [_summary_turn(session, summary), *tail]
@@ -162,11 +168,12 @@ class Compactor:
         return costs
 
 
-def summarise(session: Session, how: How, focus: str = "") -> tuple[Answer, str]:
+def summarise(session: Session, how: How, window: int, focus: str = "") -> tuple[Answer, str]:
     """Stage one: the answer and its text. Raises `CompactionRefused` for an empty, cut or tool-calling summary."""
     extra = f" Attend above all to: {focus}" if focus else ""
     for line in ("", f" {STRICTER}"):
-        body = (_prefix_body if how == "prefix" else _fresh_body)(session, INSTRUCTION + extra + line)
+        words = INSTRUCTION + extra + line
+        body = _prefix_body(session, words) if how == "prefix" else _fresh_body(session, words, window)
         answer = session.sender.send(body, "summary", session.journal)
         turn, stop = session.dialect.answer(answer.response), session.dialect.stop(answer.response)
         text = session.dialect.text(turn).strip()
@@ -187,15 +194,19 @@ def _prefix_body(session: Session, instruction: str) -> JsonObject:
     return dialect.body(session.head, turns, SUMMARY_TOKENS, stream=True, marks=planned.marks)
 
 
-def _fresh_body(session: Session, instruction: str) -> JsonObject:
-    """A request of its own: no tools, another system text, the history as text."""
+def _fresh_body(session: Session, instruction: str, window: int) -> JsonObject:
+    """A request of its own: no tools, another system text, and of the history as text what surely fits."""
     dialect = session.dialect
     fields = dialect.head(
         session.head.fields["model"], "You summarise conversations.", [], f"{session.shared.name}-sum"
     )
     fields = {name: value for name, value in fields.items() if name != "tools"}
-    history = "\n\n".join(f"[{turn.role}]\n{dump(list(turn.items)).decode()}" for turn in session.turns)
-    turns = [dialect.user(history), dialect.user(instruction)]
+    said = [f"[{turn.role}]\n{dump(list(turn.items)).decode()}" for turn in session.turns]
+    most = max(0, window - 2 * SUMMARY_TOKENS) * _SURELY_A_TOKEN
+    while len(said) > 1 and sum(map(len, said)) > most:
+        said.pop(0)
+    history = "\n\n".join(said)[-most:] if most else ""
+    turns = [dialect.user(history or "(nothing)"), dialect.user(instruction)]
     return dialect.body(Head(fields), turns, SUMMARY_TOKENS, stream=True, marks={})
 
 

@@ -6,7 +6,7 @@ may be behind after a crash and is filled again from the file when the session i
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from threading import Lock
@@ -58,8 +58,9 @@ class Ledger:
         self._file = open(path, "ab", buffering=0, opener=private)  # noqa: SIM115
 
     def add(self, call: Call) -> Row:
-        """Write one attempt, on the disk when this returns."""
+        """Write one attempt under the next number, on the disk when this returns."""
         with self._lock:
+            call = replace(call, seq=len(self.rows) + 1)
             io.write([call], self._file)
             os.fsync(self._file.fileno())
             return self._keep(call)
@@ -70,11 +71,6 @@ class Ledger:
         if self._sink is not None:
             self._sink(call)
         return row
-
-    @property
-    def next_seq(self) -> int:
-        """Number of the next attempt."""
-        return len(self.rows) + 1
 
     @property
     def spent(self) -> Decimal:

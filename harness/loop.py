@@ -1,12 +1,13 @@
 """The agent loop: send, run the tools that were asked for, send again, until an answer asks for none."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from harness.clock import Clock
 from harness.compaction import Compactor
-from harness.errors import HarnessError, ToolFailed
+from harness.errors import HarnessError, ProviderFailed, ToolFailed
 from harness.fanout import Gate, fan_out
 from harness.keepalive import Warmer
 from harness.session import Session
@@ -14,6 +15,7 @@ from harness.tools.base import Tool, schema
 from harness.tools.toolbox import Toolbox
 from harness.wire import Result, ToolCall, ToolSpec
 
+_TOO_LONG = re.compile(r"prompt is too long: \d+ tokens > (\d+)")
 MOST_ROUNDS = 200
 MOST_AGENTS = 16
 DELEGATE = "delegate"
@@ -66,7 +68,7 @@ class Agent:
                 self.compactor.before(self.session)
             if self.warmer is not None:
                 self.warmer.pause()
-            self.session.ask(self.text, common=common)
+            self._ask(common)
             common = ()
             if self.warmer is not None:
                 self.warmer.follow(self.session)
@@ -75,6 +77,17 @@ class Agent:
                 return self.session.dialect.text(self.session.turns[-1])
             self._run_all(calls)
         raise HarnessError(f"{MOST_ROUNDS} rounds without an answer; say what to do next")
+
+    def _ask(self, common: tuple[int, ...]) -> None:
+        """Send; where the provider says that the prompt is too long, compact once and send again."""
+        try:
+            self.session.ask(self.text, common=common)
+        except ProviderFailed as error:
+            found = _TOO_LONG.search(str(error))
+            if found is None or self.compactor is None:
+                raise
+            self.compactor.overflow(self.session, int(found[1]))
+            self.session.ask(self.text)
 
     def _run_all(self, calls: list[ToolCall]) -> None:
         results: dict[str, Result] = {}

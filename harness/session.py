@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.attempt import Answer, Emit, Sender, sha, silent
 from harness.breakpoints import Forecast, Planned
 from harness.clock import Clock
-from harness.errors import BadSetting, HeadChanged
+from harness.errors import BadSetting, HeadChanged, JournalDamaged
 from harness.journal import SCHEMA, Journal, State, read
 from harness.ledger import Ledger
 from harness.providers.base import Provider
@@ -165,11 +165,17 @@ def resume(shared: Shared, agent: str = "main") -> Session:
     session.finished = {one.call.id: one for one in _results(path, session)}
     for row in shared.ledger.rows:
         shared.forecast.settle(row.call)
-    _add_lost_rows(session, state)
+    _add_lost_rows(shared, state)
+    for other in sorted(shared.folder.glob(f"{path.stem}.*.jsonl")):  # sub-agents that died with it
+        try:
+            _add_lost_rows(shared, read(other))
+        except JournalDamaged as error:
+            shared.emit("remark", text=f"{error} (a sub-agent; the session goes on without it)")
     _take_paid_answer(session, state)
     session.close_calls()
-    done = [row.call for row in shared.ledger.rows if row.call.kind in ("main", "subagent") and row.call.agent == agent]
-    session.last = done[-1] if done else None
+    rows = [row.call for row in shared.ledger.rows if row.call.kind in ("main", "subagent") and row.call.agent == agent]
+    answered = [call for call in rows if call.status == 200 and call.usage.input_tokens is not None]
+    session.last = answered[-1] if answered else None
     return session
 
 
@@ -208,31 +214,34 @@ def _results(path: Path, session: Session) -> list[Result]:
     ]
 
 
-def _add_lost_rows(session: Session, state: State) -> None:
+def _add_lost_rows(shared: Shared, state: State) -> None:
     """Attempts that were begun and have no row: the process died in between. Their usage is unknown, not zero."""
-    shared = session.shared
     for attempt in state.attempts:
         if shared.ledger.find(attempt["id"]) is not None:
             continue
-        kind, at = attempt["kind"], datetime.fromisoformat(attempt["at"])
-        request = _rebuilt(session, attempt)
-        model = session.head.fields.get("model")
-        shared.ledger.add(
-            Call(
-                id=attempt["id"], trace=shared.name, provider=shared.provider.name, started_at=at,
-                seq=shared.ledger.next_seq, agent=attempt["agent"], kind=kind, attempt=attempt["attempt"],
-                api=shared.dialect.api, host=shared.provider.host, key_fp=shared.provider.key_fp, model=model,
-                request=request, usage=Usage(),
-            )
-        )  # fmt: skip
-        shared.emit("lost_call", id=attempt["id"])
+        call = Call(
+            id=attempt["id"],
+            trace=shared.name,
+            provider=shared.provider.name,
+            started_at=datetime.fromisoformat(attempt["at"]),
+            agent=attempt["agent"],
+            kind=attempt["kind"],
+            attempt=attempt["attempt"],
+            api=shared.dialect.api,
+            host=shared.provider.host,
+            key_fp=shared.provider.key_fp,
+            model=state.fields.get("model"),
+            request=_rebuilt(shared, state, attempt),
+            usage=Usage(),
+        )
+        shared.ledger.add(call)
+        shared.emit("lost_call", id=call.id)
 
 
-def _rebuilt(session: Session, attempt: JsonObject) -> JsonObject | None:
+def _rebuilt(shared: Shared, state: State, attempt: JsonObject) -> JsonObject | None:
     """The body that was sent, where the journal still gives its very bytes."""
     marks = attempt.get("marks") or {}
-    shared = session.shared
-    body = session.dialect.body(session.head, session.turns, shared.max_tokens, stream=True, marks=marks)
+    body = shared.dialect.body(Head(state.fields), state.turns, shared.max_tokens, stream=True, marks=marks)
     return body if sha(dump(body)) == attempt["sha256"] else None
 
 

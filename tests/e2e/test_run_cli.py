@@ -40,7 +40,7 @@ def test_a_task_its_ledger_and_its_resumption(cachewright: Run, server: serving.
     common = ("--target", server.url, "--model", MODEL, "--db", tmp_path / "own.db")
     done = cachewright("run", "-p", ask, *common)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "Calling read.The tool has answered, and that is all.\n"
+    assert done.stdout == "Calling read.\nThe tool has answered, and that is all.\n"
     assert "· read" in done.stderr and "no miss" in done.stderr and "$0." in done.stderr
     name = done.stderr.split("session ")[1].split()[0]
     again = cachewright("run", "-p", "and now?", "--json", "--resume", name, *common)

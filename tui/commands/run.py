@@ -121,8 +121,9 @@ def _wiring(store: Path, options: "Options", as_json: bool, *, interactive: bool
     if options.budget is not None and not _is_priced(prices, options):
         raise BadSetting(f"--budget: {options.model} has no price, so nothing can be counted against it")
     ask = terminal_ask if interactive and sys.stdin.isatty() else None
-    shown = None if as_json else _show
-    emit = _json_event if as_json else _tell
+    screen = _Screen()
+    shown = None if as_json else screen.show
+    emit = _json_event if as_json else screen.tell
     return Wiring(load("anthropic"), price, base, sink_to(store), emit, ask, shown)
 
 
@@ -258,28 +259,43 @@ def _lines() -> Iterator[str]:
         yield line
 
 
-def _show(piece: str) -> None:
-    from auditor.visible import visible
+class _Screen:
+    """The answer on stdout as it comes, all else as words on stderr; each answer ends with a line end."""
 
-    click.echo("\n".join(visible(part) for part in piece.split("\n")), nl=False)
+    def __init__(self) -> None:
+        self._open = False
+
+    def show(self, piece: str) -> None:
+        """A piece of the answer."""
+        from auditor.visible import visible
+
+        self._open = not piece.endswith("\n")
+        click.echo("\n".join(visible(part) for part in piece.split("\n")), nl=False)
+
+    def tell(self, event: str, **members: Any) -> None:
+        """What happens."""
+        if self._open:
+            click.echo()
+            self._open = False
+        text = _words(event, members)
+        if text:
+            warn(text)
 
 
-def _tell(event: str, **members: Any) -> None:
-    """Events as words on stderr, for people."""
-    if event == "session":
-        warn(f"session {members['id']}")
-    elif event == "answer":
-        click.echo()
-    elif event == "cache":
-        warn(members["line"])
-    elif event == "tool":
-        warn(f"· {members['name']} {json.dumps(members['arguments'], ensure_ascii=False)[:160]}")
-    elif event == "tool_result" and members["failed"]:
-        warn(f"  failed: {members['text'][:160]}")
-    elif event in ("retry", "compaction_failed"):
-        warn(f"{event}: {members['reason']}")
-    elif event == "remark":
-        warn(members["text"])
+def _words(event: str, members: dict[str, Any]) -> str:
+    """An event for people; "" where there is nothing to say."""
+    if event == "tool":
+        return f"· {members['name']} {json.dumps(members['arguments'], ensure_ascii=False)[:160]}"
+    if event == "tool_result":
+        return f"  failed: {members['text'][:160]}" if members["failed"] else ""
+    if event in ("retry", "compaction_failed", "mcp_failed"):
+        return f"{event.replace('_', ' ')}: {members['reason']}"
+    if event == "keepalive":
+        return f"keep-alive: {members['reason']}"
+    said = {"session": ("id", "session {}"), "cache": ("line", "{}"), "remark": ("text", "{}"),
+            "sandbox": ("words", "scripts run in {}"), "compacted": ("how", "compacted ({})")}  # fmt: skip
+    name, form = said.get(event, ("", ""))
+    return form.format(members[name]) if name else ""
 
 
 def _json_event(event: str, **members: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from harness.compaction import INSTRUCTION, STRICTER, Compactor, Costs, cut
 from harness.dialects.messages import Messages
-from harness.errors import CompactionRefused
+from harness.errors import CompactionRefused, ProviderFailed
 from harness.ledger import Row
 from harness.opening import Opened
 from harness.scripted import Reply, Scripted
@@ -190,3 +190,21 @@ def test_orphans_are_refused(tmp_path: Path) -> None:
         assert isinstance(results, Turn) and dump(list(results.items))
 
     held(tmp_path, talk, use)
+
+
+def test_a_prompt_that_is_too_long_is_compacted_and_sent_again(tmp_path: Path) -> None:
+    class Small(Scripted):
+        def whole(self, body: bytes) -> JsonObject:
+            if len(body) // 4 > 12_000:
+                raise ProviderFailed(f"prompt is too long: {len(body) // 4} tokens > 12000 maximum", status=400)
+            return Scripted.whole(self, body)
+
+    clock = agents.ManualClock()
+    provider = Small(load("anthropic"), clock, talk)
+    made = agents.options(tmp_path, "http://127.0.0.1:1")
+    with agents.opened(made, provider=provider, dialect=Messages(), clock=clock) as run:
+        for number in range(40):
+            run.agent.say(f"turn {number} " + "and more words " * 200)
+        kinds = [(row.call.kind, row.call.status) for row in run.ledger.rows]
+    assert ("main", 400) in kinds and ("summary", 200) in kinds
+    assert kinds[-1] == ("main", 200)

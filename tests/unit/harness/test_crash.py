@@ -140,3 +140,20 @@ def test_a_process_killed_for_real(tmp_path: Path, tick: int) -> None:
     whole = [("main.jsonl", line) for line in lines]
     check(tmp_path, place.name, whole)
     shutil.rmtree(tmp_path / "sessions")
+
+
+def test_sub_agents_that_died_leave_their_attempts(steps: tuple[Path, list[Step]], tmp_path: Path) -> None:
+    place, appended = steps
+    rebuild(tmp_path, place.name, appended)
+    row = orjson.dumps(
+        {"type": "attempt", "id": "child", "kind": "subagent", "agent": "main/1", "attempt": 1, "marks": {},
+         "at": "2026-11-20T10:00:00+00:00", "sha256": "0"}
+    )  # fmt: skip
+    head = appended[0][1]
+    folder = tmp_path / "sessions" / place.name
+    (folder / "main.1.jsonl").write_bytes(head + row + b"\n")
+    (folder / "main.2.jsonl").write_bytes(b'{"type":"he')
+    opening, _ = run_at(tmp_path, resume=place.name)
+    with opening as run:
+        last = run.ledger.rows[-1].call
+        assert (last.id, last.agent, last.kind, last.usage.input_tokens) == ("child", "main/1", "subagent", None)
