@@ -133,7 +133,7 @@ class Sender:
             flight.fly(raw, stream=bool(body.get("stream")))
             status = 200
         except ProviderFailed as error:
-            status = error.status or (200 if flight.first is not None else None)
+            status = error.status
             raise
         finally:
             row = self._row(flight, status)
@@ -143,7 +143,7 @@ class Sender:
     def _row(self, flight: "_Flight", status: int | None) -> Row:
         """Aborted streams are on the ledger too: what `message_start` told is billed, the rest is unknown."""
         response = flight.assembly.response or None
-        if status is None and flight.first is not None:
+        if flight.first is not None:  # the response began, so the cache was read and written, whatever came then
             status = 200
         call = replace(
             flight.call,

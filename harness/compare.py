@@ -48,6 +48,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "staggered": {"stagger": True},
     "simultaneous": {"stagger": False},
     "no-breakpoints": {"breakpoints": False},
+    "one-hour": {"ttl": "1h"},
     "keep-alive": {"keepalive": "running"},
 }
 CHECK_S = 120

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from threading import Lock
 from uuid import uuid4
 
 from harness.attempt import Emit, silent
@@ -35,10 +36,11 @@ from harness.tools.shell import shell_tool
 from harness.tools.toolbox import Mode, Toolbox, check_mode, read_output_tool
 from harness.wire import Dialect
 from localmodel.rules.step import DatedRules
-from traces.schema import JsonObject
+from traces.schema import JsonObject, Ttl
 
 WINDOW = 200_000
 SETTINGS = "cachewright.toml"
+_ASKING = Lock()  # sub-agents may want consent at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Options:
     compact_how: str | None = None
     stagger: bool = True
     breakpoints: bool = True
+    ttl: Ttl = "5m"
 
 
 def _no_price(*_: object) -> Decimal | None:
@@ -121,7 +124,7 @@ def open_run(options: Options, wiring: Wiring) -> Opened:
     ledger = Ledger(folder / "ledger.jsonl", wiring.price, wiring.sink, budget=options.budget)
     shared = Shared(
         folder, name, provider, dialect, ledger, Forecast(wiring.rules), wiring.clock, emit=wiring.emit,
-        breakpoints=options.breakpoints,
+        ttl=options.ttl, breakpoints=options.breakpoints,
     )  # fmt: skip
     with ExitStack() as stack:
         tools = _tools(options, wiring, folder, settings, stack)
@@ -194,6 +197,7 @@ def _named(tools: list[Tool]) -> dict[str, Tool]:
 def terminal_ask(name: str, arguments: JsonObject) -> bool:
     """Ask the person at the terminal."""
     shown = ", ".join(f"{key}={str(value)[:200]!r}" for key, value in arguments.items())
-    sys.stderr.write(f"allow {name}({shown})? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    with _ASKING:
+        sys.stderr.write(f"allow {name}({shown})? [y/N] ")
+        sys.stderr.flush()
+        return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -10,6 +10,7 @@ from traces.schema import JsonObject
 from traces.wire.usage import merge_stream
 
 _STOPS: dict[str, Stop] = {"end_turn": "end", "stop_sequence": "end", "tool_use": "tools", "max_tokens": "length"}
+_BROKEN = "invalid_json"
 _THINKING = ("thinking", "redacted_thinking")
 
 
@@ -42,11 +43,7 @@ class Messages:
 
     def calls(self, turn: Turn) -> list[ToolCall]:
         """See `Dialect`."""
-        return [
-            ToolCall(block["id"], block["name"], block["input"] if isinstance(block.get("input"), dict) else None)
-            for block in _blocks(turn)
-            if block.get("type") == "tool_use"
-        ]
+        return [_call(block) for block in _blocks(turn) if block.get("type") == "tool_use"]
 
     def text(self, turn: Turn) -> str:
         """See `Dialect`."""
@@ -73,6 +70,13 @@ class Messages:
     def assembly(self) -> "MessagesAssembly":
         """See `Dialect`."""
         return MessagesAssembly()
+
+
+def _call(block: JsonObject) -> ToolCall:
+    given = block.get("input")
+    if not isinstance(given, dict) or _BROKEN in given:
+        return ToolCall(block["id"], block["name"], None, str((given or {}).get(_BROKEN, "")))
+    return ToolCall(block["id"], block["name"], given)
 
 
 def _tool(tool: ToolSpec) -> JsonObject:
@@ -150,4 +154,13 @@ class MessagesAssembly:
     def _close(self, index: int) -> None:
         raw = self._json.pop(index, None)
         if raw:
-            self.response["content"][index]["input"] = orjson.loads(raw)
+            self.response["content"][index]["input"] = _arguments(raw)
+
+
+def _arguments(raw: str) -> JsonObject:
+    """Arguments of a call; the API wants an object even where the output limit cut their text."""
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return {_BROKEN: raw}
+    return value if isinstance(value, dict) else {_BROKEN: raw}

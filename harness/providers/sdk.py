@@ -14,6 +14,7 @@ from harness.providers.base import Feed
 from harness.providers.targets import Target
 from traces.schema import JsonObject
 
+_STATUS = {"overloaded_error": 529, "rate_limit_error": 429, "api_error": 500, "invalid_request_error": 400}
 _LOCAL = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -87,6 +88,8 @@ def _failed(error: Any) -> ProviderFailed:
     status = getattr(error, "status_code", None)
     body = getattr(error, "body", None)
     inner = body.get("error", body) if isinstance(body, dict) else None
+    if status == 200:  # an error event in the middle of a stream: its type says what the status would have been
+        status = _STATUS.get(str(inner.get("type")) if isinstance(inner, dict) else "")
     words = inner.get("message") if isinstance(inner, dict) else None
     text = " ".join(str(words or error).split())[:500]
     return ProviderFailed(

@@ -42,13 +42,15 @@ def test_openai_dialects_hold_a_session_with_a_tool(server: serving.Running, tmp
     with agents.opened(made) as run:
         text = run.agent.say('call write with {"path": "a.txt", "content": "written"}')
         assert text == "The tool has answered, and that is all."
-        run.agent.say("and now just talk")
+        for number in range(25):
+            run.agent.say(f"talk {number} " + "and some words " * (number % 7 * 20))
         rows = [row.call for row in run.ledger.rows]
         name = run.shared.name
     assert (made.root / "a.txt").read_text() == "written"
-    assert [row.api for row in rows] == [path.rsplit("/", 1)[-1].replace("completions", "chat")] * 3
+    assert [row.api for row in rows] == [path.rsplit("/", 1)[-1].replace("completions", "chat")] * 27
     for before, after in pairwise(rows):
         assert after.usage.read_tokens == before.usage.input_tokens
+        assert after.usage.uncached_tokens == 0
     with agents.opened(agents.with_resume(made, name)) as run:
         run.agent.say("still there?")
         assert run.ledger.rows[-1].call.usage.read_tokens == rows[-1].usage.input_tokens
