@@ -30,6 +30,8 @@ COMMANDS = {
     "lint": ("tui.commands.lint", "Check request bodies for cache mistakes before they are sent."),
     "rules": ("tui.commands.rules", "Show the providers' cache rules with status, date and source."),
     "prices": ("tui.commands.prices", "Show the dated prices of a model."),
+    "run": ("tui.commands.run", "Run a coding agent whose prompt prefix stays cached, its whole cost on one ledger."),
+    "compare": ("tui.commands.compare", "Run the same tasks under several strategies; compare results, cost and time."),
     "record": ("tui.commands.record", "Run an agent and record its calls; show what the cache did."),
     "proxy": ("tui.commands.proxy", "Record all calls that agents make through an address."),
     "purge": ("tui.commands.purge", "Delete recorded calls for good."),

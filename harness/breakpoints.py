@@ -1,0 +1,188 @@
+"""Where to put cache markers, and what the next request will read, both from the same rules.
+
+At most four: the end of the static head, the newest end, the end of the request before where the lookback from the
+newest end would lose it, and an endpoint shared with other agents. `Forecast` folds `localmodel.rules.step` over the
+session's own calls; its entries' tokens are exact, because read + write of a call is the count at its last marker.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from threading import Lock
+
+from harness.wire import Marks
+from localmodel.rules.render import rendered
+from localmodel.rules.step import DatedRules, alive, positions, readable, step
+from localmodel.rules.types import CacheState, Entry, Outcome, Rules
+from traces.canonical import Interner, canonical
+from traces.schema import Call, Level, Mark, Prompt, Ttl
+from traces.tokens import Meter, estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Markers for one request, and what the rules say it will read. `exact`: the count rests on billed boundaries.
+
+    `skipped` says in words which markers were left out, and why.
+    """
+
+    marks: Marks
+    read_tokens: int | None
+    exact: bool
+    skipped: tuple[str, ...] = ()
+
+
+def plan(
+    prompt: Prompt, rules: Rules, written: Callable[[int], bool], *, common: Sequence[int] = (), ttl: Ttl = "5m"
+) -> tuple[list[Mark], list[str]]:
+    """Markers for `prompt` (its `ends` filled), and remarks on those left out.
+
+    `written(index)` tells whether a live entry ends at block `index`; `common` are the last blocks of what other agents
+    will send too.
+    """
+    wanted, skipped = _wanted(prompt, rules, written, common), []
+    marks = []
+    for index in sorted(wanted):
+        if prompt.ends[index] + prompt.error_at(index) < rules.min_tokens:
+            size = f"about {prompt.ends[index]} tokens, the minimum is {rules.min_tokens}"
+            skipped.append(f"no marker at {prompt.paths[index]}: below minimum ({size})")
+        else:
+            marks.append(Mark(index, ttl))
+    return marks, skipped
+
+
+def _wanted(prompt: Prompt, rules: Rules, written: Callable[[int], bool], common: Sequence[int]) -> set[int]:
+    """Blocks to mark; the most valuable first where the provider allows fewer than there are reasons for."""
+    last = _markable(prompt, rules, len(prompt.blocks) - 1)
+    if last is None:
+        return set()
+    ordered = [last]
+    ordered += [place for index in common if (place := _markable(prompt, rules, index)) is not None]
+    before = next((index for index in range(last, -1, -1) if written(index)), None)
+    if before is not None and positions(prompt, last, before, rules) > rules.lookback:
+        ordered.append(before)
+    head = next((index for index in range(last, -1, -1) if prompt.blocks[index].level < Level.MESSAGES), None)
+    if head is not None:
+        ordered.append(head)
+    return set(list(dict.fromkeys(ordered))[: rules.max_breakpoints])
+
+
+def _markable(prompt: Prompt, rules: Rules, start: int) -> int | None:
+    return next((i for i in range(start, -1, -1) if prompt.blocks[i].kind not in rules.cannot_mark), None)
+
+
+@dataclass(slots=True)
+class Forecast:
+    """The provider's cache as the rules see it, moved on by every call of a session."""
+
+    ruleset: DatedRules
+    state: CacheState = field(default_factory=CacheState)
+    _lock: Lock = field(default_factory=Lock)  # sub-agents send at the same time
+    _meter: Meter = field(default_factory=Meter)
+    _interner: Interner = field(default_factory=lambda: Interner(estimate))
+
+    def plan(self, call: Call, at: datetime, *, common: Sequence[int] = (), ttl: Ttl = "5m") -> Planned:
+        """Markers for the unmarked request of `call` if sent at `at`; nothing for APIs that the rules do not cover.
+
+        `common` are indexes of blocks: the last ones shared with other agents.
+        """
+        with self._lock:
+            return self._plan(call, at, common, ttl)
+
+    def _plan(self, call: Call, at: datetime, common: Sequence[int], ttl: Ttl) -> Planned:
+        prompt = self._prompt(call, at)
+        if prompt is None:
+            return Planned({}, None, False)
+        rules = self.ruleset.at(prompt.model, prompt.platform, at)
+        marks: list[Mark] = []
+        skipped: list[str] = []
+        if rules.boundaries == "markers":
+            marks, skipped = plan(prompt, rules, self._written(prompt, rules, at), common=common, ttl=ttl)
+        planned = replace(prompt, marks=tuple(marks))
+        read, exact = self._read(planned, at)
+        return Planned({prompt.paths[m.index]: m.ttl for m in marks}, read, exact, tuple(skipped))
+
+    def _written(self, prompt: Prompt, rules: Rules, at: datetime) -> Callable[[int], bool]:
+        _, outcome = step(self.state, prompt, self.ruleset, at=at, first_token_at=None)
+
+        def written(index: int) -> bool:
+            key = (prompt.chain[index], outcome.salts[prompt.blocks[index].level])
+            entry = self.state.entries.get(key)
+            return entry is not None and alive(entry, at)
+
+        return written
+
+    def predict(self, call: Call, at: datetime) -> Planned:
+        """What the request of `call`, marked as it is, will read."""
+        with self._lock:
+            prompt = self._prompt(call, at)
+            return Planned({}, None, False) if prompt is None else Planned({}, *self._read(prompt, at))
+
+    def _read(self, prompt: Prompt, at: datetime) -> tuple[int, bool]:
+        outcome = self._step(prompt, at, None)[1]
+        index = outcome.read_index
+        return outcome.read_tokens, index < 0 or prompt.error_at(index) == 0
+
+    def settle(self, call: Call) -> Outcome | None:
+        """Count a call that was answered: its entries exist now, its bill makes their boundaries exact."""
+        if call.failed or call.started_at is None or call.usage.read_tokens is None:
+            return None
+        with self._lock:
+            return self._settle(call, call.started_at)
+
+    def _settle(self, call: Call, at: datetime) -> Outcome | None:
+        prompt = self._bare(call, at)
+        if prompt is None:
+            return None
+        prompt = self._meter.measure(prompt, call)
+        self.state, outcome = self._step(prompt, at, call.first_token_at or call.ended_at)
+        if outcome.read_index >= 0 and call.usage.read_tokens and prompt.error_at(outcome.read_index):
+            self._meter.learn(prompt, outcome.read_index, call.usage.read_tokens)
+        return outcome
+
+    def readable(self, call: Call, at: datetime) -> bool:
+        """Whether an entry at the very end of the unmarked request of `call` can be read now."""
+        with self._lock:
+            prompt = self._prompt(call, at)
+            if prompt is None:
+                return False
+            outcome = self._step(prompt, at, None)[1]
+            entry = self.state.entries.get((prompt.chain[-1], outcome.salts[prompt.blocks[-1].level]))
+            return entry is not None and readable(entry, at)
+
+    def expires(self, call: Call, at: datetime) -> float | None:
+        """Seconds until the entry that a call left expires; `None` where there is none alive."""
+        entry = self.entry(call, at)
+        return None if entry is None else entry.ttl_s - (at - entry.used_at).total_seconds()
+
+    def entry(self, call: Call, at: datetime) -> Entry | None:
+        """The live entry at the last marker of a call's request."""
+        with self._lock:
+            return self._entry(call, at)
+
+    def _entry(self, call: Call, at: datetime) -> Entry | None:
+        prompt = self._prompt(call, at)
+        if prompt is None or not prompt.marks:
+            return None
+        outcome = self._step(prompt, at, None)[1]
+        index = prompt.marks[-1].index
+        entry = self.state.entries.get((prompt.chain[index], outcome.salts[prompt.blocks[index].level]))
+        return entry if entry is not None and alive(entry, at) else None
+
+    def _bare(self, call: Call, at: datetime) -> Prompt | None:
+        """The prompt as the provider renders it, uncounted."""
+        prompt = canonical(call, self._interner)
+        if prompt is None or not prompt.blocks:
+            return None
+        rules = self.ruleset.at(prompt.model, prompt.platform, at)
+        if (rules.boundaries == "markers") != (prompt.dialect == "messages"):
+            return None  # these rules are about another API
+        return rendered(prompt, rules)
+
+    def _prompt(self, call: Call, at: datetime) -> Prompt | None:
+        """The same, counted as well as is known before it is sent."""
+        prompt = self._bare(call, at)
+        return None if prompt is None else self._meter.recount(prompt, None)
+
+    def _step(self, prompt: Prompt, at: datetime, first: datetime | None) -> tuple[CacheState, Outcome]:
+        return step(self.state, prompt, self.ruleset, at=at, first_token_at=first)

@@ -1,0 +1,128 @@
+"""The session's journal: one JSON line an event, append-only, on the disk before anything rests on it.
+
+    head        the session begins: schema, id, agent, target, model, settings, head fields and their digest
+    tools       the head was changed on purpose (`eager` with a late tool): new fields, digest and why
+    turn        wire items appended to the conversation, with the running identity of all turns
+    attempt     a request is about to be sent: id, purpose, digest of its body
+    compacted   all turns so far are replaced by these (the old ones stay in the file)
+    note        anything a reader may want to know; never sent
+
+A line that a killed process left torn is cut off when the session is resumed; everything before it is used byte for
+byte, and a turn whose running identity does not come out again is an error, never a different request.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import orjson
+
+from harness.errors import JournalDamaged
+from harness.wire import Turn, chained, head_digest
+from traces.canonical import dump
+from traces.schema import JsonObject
+
+SCHEMA = "cachewright.session/1"
+
+
+@dataclass(slots=True)
+class State:
+    """What a journal says so far."""
+
+    head: JsonObject = field(default_factory=dict)
+    fields: JsonObject = field(default_factory=dict)
+    turns: list[Turn] = field(default_factory=list)
+    chain: str = ""
+    attempts: list[JsonObject] = field(default_factory=list)
+    pending: JsonObject | None = None
+    """The last attempt, while no turn has followed it."""
+
+
+class Journal:
+    """Appends lines to one file; each is on the disk when the method returns."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._file: BinaryIO = open(path, "ab", buffering=0, opener=private)  # noqa: SIM115
+
+    def write(self, kind: str, /, **members: object) -> None:
+        """Append one line and wait until the disk has it."""
+        append(self._file, {"type": kind, **members})
+
+    def turn(self, turn: Turn, chain: str) -> None:
+        """Append a turn; `chain` is the running identity including it."""
+        self.write("turn", role=turn.role, chain=chain, items=list(turn.items))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def append(file: BinaryIO, row: JsonObject) -> None:
+    """One JSON line in one write, on the disk when this returns. Raises `MalformedRow` for what is no JSON."""
+    file.write(dump(row) + b"\n")
+    os.fsync(file.fileno())
+
+
+def private(name: str, flags: int) -> int:
+    """Opener: prompts are private, so the owner alone may read them."""
+    return os.open(name, flags, 0o600)
+
+
+def mend(path: Path) -> None:
+    """Cut off a last line that a killed process left torn."""
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole != len(data):
+        with path.open("r+b") as file:
+            file.truncate(whole)
+
+
+def read(path: Path) -> State:
+    """What the journal at `path` says. Raises `JournalDamaged` naming the line."""
+    try:
+        mend(path)
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise JournalDamaged(f"{path}: cannot be read ({error.strerror}); name a session that exists") from None
+    state = State()
+    for number, line in enumerate(lines, 1):
+        try:
+            _take(state, orjson.loads(line))
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            raise JournalDamaged(f"{path}:{number}: no line of a journal ({error!r}); start a new session") from None
+        except JournalDamaged as error:
+            raise JournalDamaged(f"{path}:{number}: {error}") from None
+    if not state.head:
+        raise JournalDamaged(f"{path}: has no head; start a new session")
+    return state
+
+
+def _take(state: State, row: JsonObject) -> None:
+    kind = row["type"]
+    if kind == "head":
+        if row["schema"] != SCHEMA:
+            raise JournalDamaged(f"schema is {row['schema']!r}, this program reads {SCHEMA}")
+        state.head = row
+    if kind in ("head", "tools"):
+        state.fields = row["fields"]
+        if head_digest(state.fields) != row["digest"]:
+            raise JournalDamaged("the head is not the one that was sent; start a new session")
+    elif kind == "turn":
+        turn = Turn(row["role"], tuple(row["items"]))
+        state.chain = chained([turn], state.chain)
+        if state.chain != row["chain"]:
+            raise JournalDamaged("the turn is not the one that was sent; start a new session")
+        state.turns.append(turn)
+        state.pending = None
+    elif kind == "attempt":
+        state.attempts.append(row)
+        state.pending = row if row["kind"] in ("main", "subagent") else state.pending
+    elif kind == "compacted":
+        state.turns = [Turn(one["role"], tuple(one["items"])) for one in row["turns"]]
+        state.chain = chained(state.turns)
+        if state.chain != row["chain"]:
+            raise JournalDamaged("the compacted history is not the one that was sent; start a new session")
+        state.pending = None

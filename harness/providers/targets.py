@@ -1,0 +1,59 @@
+"""`--target` -> who is asked, where, and in which dialect.
+
+A URL speaks Messages unless it ends in `/chat/completions` or `/responses`: the path says what is spoken, nothing is
+guessed.
+"""
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from harness.dialects.chat import Chat
+from harness.dialects.messages import Messages
+from harness.dialects.responses import Responses
+from harness.errors import BadSetting
+from harness.wire import Dialect
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where requests go. `base` is what the SDK takes, `path` is appended to it."""
+
+    name: str
+    base: str
+    path: str
+    dialect: Dialect
+    key_variable: str
+
+    @property
+    def host(self) -> str:
+        """Host of the base URL, with its port where it has one."""
+        return urlsplit(self.base).netloc
+
+
+_HOSTED = {
+    "anthropic": Target("anthropic", "https://api.anthropic.com", "/v1/messages", Messages(), "ANTHROPIC_API_KEY"),
+    "openai": Target("openai", "https://api.openai.com/v1", "/responses", Responses(), "OPENAI_API_KEY"),
+    "deepseek": Target(
+        "deepseek", "https://api.deepseek.com", "/chat/completions", Chat(deepseek=True), "DEEPSEEK_API_KEY"
+    ),
+}
+
+
+def target(text: str) -> Target:
+    """The target of that name or URL. Raises `BadSetting`."""
+    if text in _HOSTED:
+        return _HOSTED[text]
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise BadSetting(f"--target {text!r}: want {', '.join(_HOSTED)} or an http(s) URL")
+    base = text.rstrip("/")
+    for end, dialect in (("/chat/completions", Chat()), ("/responses", Responses())):
+        if base.endswith(end):
+            return Target(_owner(parts.netloc, "openai"), base.removesuffix(end), end, dialect, "OPENAI_API_KEY")
+    base = base.removesuffix("/messages").removesuffix("/v1")
+    return Target(_owner(parts.netloc, "anthropic"), base, "/v1/messages", Messages(), "ANTHROPIC_API_KEY")
+
+
+def _owner(host: str, dialect: str) -> str:
+    """Whose API this is: by host where that is known, else the maker of the dialect that is spoken."""
+    return next((name for name in _HOSTED if host.endswith(f"{name}.com")), dialect)
