@@ -92,7 +92,6 @@ class Opened:
     agent: Agent
     ledger: Ledger
     shared: Shared
-    fresh: bool
     _closing: ExitStack
 
     def close(self) -> None:
@@ -133,7 +132,7 @@ def open_run(options: Options, wiring: Wiring) -> Opened:
         compactor = Compactor(options.window, "fresh" if how == "fresh" else "prefix" if how == "prefix" else None)
         warmer = Warmer(options.keepalive, wiring.base)
         agent = Agent(session, tools, compactor, warmer, options.stagger, wiring.text)
-        return Opened(agent, ledger, shared, not session.turns, stack.pop_all())
+        return Opened(agent, ledger, shared, stack.pop_all())
 
 
 def _session(options: Options, shared: Shared, tools: Toolbox) -> Session:

@@ -10,7 +10,7 @@ Whatever way a call comes (directly, through `call_tool`, from a script), it pas
 
 import difflib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import orjson
@@ -56,10 +56,6 @@ class Toolbox:
     mode: Mode
     permissions: Permissions
     spill: Spill
-    ordered: bool = True
-    """Off only as a control: tools in the order in which they came."""
-
-    _frozen: list[ToolSpec] = field(default_factory=list)
 
     def specs(self) -> list[ToolSpec]:
         """Tools for the head of a request."""
@@ -70,8 +66,7 @@ class Toolbox:
             offered.append(_CALL_SPEC)
         if self.mode == "eager":
             offered += [tool.spec for tool in self.others.values()]
-        if self.ordered:
-            offered.sort(key=lambda spec: spec.name)
+        offered.sort(key=lambda spec: spec.name)
         if self.mode == "native":  # behind all others: these may grow without touching the prefix
             offered += [PLACEHOLDER, *(_deferred(self.others[name].spec) for name in sorted(self.others))]
         return offered
