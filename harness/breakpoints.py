@@ -135,6 +135,9 @@ class Forecast:
         if prompt is None:
             return None
         prompt = self._meter.measure(prompt, call)
+        if self.ruleset.at(prompt.model, prompt.platform, at).boundaries != "markers" and call.usage.input_tokens:
+            # No marker tells a boundary, but what was sent ends where the whole input does.
+            self._meter.learn(prompt, len(prompt.blocks) - 1, call.usage.input_tokens)
         self.state, outcome = self._step(prompt, at, call.first_token_at or call.ended_at)
         if outcome.read_index >= 0 and call.usage.read_tokens and prompt.error_at(outcome.read_index):
             self._meter.learn(prompt, outcome.read_index, call.usage.read_tokens)

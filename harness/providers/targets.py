@@ -30,22 +30,23 @@ class Target:
         return urlsplit(self.base).netloc
 
 
-_HOSTED = {
+HOSTED = {
     "anthropic": Target("anthropic", "https://api.anthropic.com", "/v1/messages", Messages(), "ANTHROPIC_API_KEY"),
     "openai": Target("openai", "https://api.openai.com/v1", "/responses", Responses(), "OPENAI_API_KEY"),
     "deepseek": Target(
         "deepseek", "https://api.deepseek.com", "/chat/completions", Chat(deepseek=True), "DEEPSEEK_API_KEY"
     ),
 }
+"""APIs by name."""
 
 
 def target(text: str) -> Target:
     """The target of that name or URL. Raises `BadSetting`."""
-    if text in _HOSTED:
-        return _HOSTED[text]
+    if text in HOSTED:
+        return HOSTED[text]
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise BadSetting(f"--target {text!r}: want {', '.join(_HOSTED)} or an http(s) URL")
+        raise BadSetting(f"--target {text!r}: want {', '.join(HOSTED)} or an http(s) URL")
     base = text.rstrip("/")
     for end, dialect in (("/chat/completions", Chat()), ("/responses", Responses())):
         if base.endswith(end):
@@ -56,4 +57,4 @@ def target(text: str) -> Target:
 
 def _owner(host: str, dialect: str) -> str:
     """Whose API this is: by host where that is known, else the maker of the dialect that is spoken."""
-    return next((name for name in _HOSTED if host.endswith(f"{name}.com")), dialect)
+    return next((name for name in HOSTED if host.endswith(f"{name}.com")), dialect)

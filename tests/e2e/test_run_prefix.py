@@ -68,6 +68,27 @@ def bare(body: Json | None) -> bytes:
     return text.replace(b',"cache_control":{"type":"ephemeral"}', b"").removesuffix(b"]}")
 
 
+@pytest.mark.parametrize(
+    ("rules", "path", "off"),
+    [
+        ("openai", "/v1/responses", 0),
+        ("openai", "/v1/chat/completions", 0),
+        # Its units end where no total tells: they are known to the provider's own unit of 64 tokens.
+        ("deepseek", "/v1/chat/completions", 64),
+    ],
+)
+def test_other_providers_rules_predict_reads_too(tmp_path: Path, rules: str, path: str, off: int) -> None:
+    heard = agents.Heard()
+    with serving.running(rules=rules) as other:
+        made = agents.options(tmp_path, other.url + path, model="gpt-5.1" if rules == "openai" else "deepseek-v4-pro")
+        with agents.opened(made, heard, rules=agents.rules_like(other)) as run:
+            for number in range(20):
+                say(run, number)
+        calls = heard.named("call")
+    assert all(abs(one["predicted_read_tokens"] - one["read_tokens"]) <= off for one in calls)
+    assert sum(one["read_tokens"] for one in calls) > 0
+
+
 def test_resume_and_fork_send_stored_bytes(server: serving.Running, tmp_path: Path) -> None:
     made = agents.options(tmp_path, server.url, salt="resumed")
     with agents.opened(made) as run:

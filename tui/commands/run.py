@@ -16,6 +16,7 @@ from tui.cli import ExitCode, fail, warn
 if TYPE_CHECKING:  # loaded where they are used, so that `--help` stays quick
     from auditor.pricing import PriceList
     from harness.opening import Opened, Options, Wiring
+    from localmodel.rules.step import DatedRules
     from traces.schema import Call
 
 _EPILOG = (
@@ -114,7 +115,6 @@ def _wiring(store: Path, options: "Options", as_json: bool, *, interactive: bool
     from auditor.pricing import open_prices
     from harness.errors import BadSetting
     from harness.opening import Wiring, terminal_ask
-    from localmodel.rules.load import load
 
     prices = open_prices()
     price, base = priced(prices), base_price(prices)
@@ -124,7 +124,18 @@ def _wiring(store: Path, options: "Options", as_json: bool, *, interactive: bool
     screen = _Screen()
     shown = None if as_json else screen.show
     emit = _json_event if as_json else screen.tell
-    return Wiring(load("anthropic"), price, base, sink_to(store), emit, ask, shown)
+    return Wiring(_rules(options), price, base, sink_to(store), emit, ask, shown)
+
+
+def _rules(options: "Options") -> "DatedRules":
+    """The rules of the API that is asked, and Anthropic's for the local server, which follows them unless told else."""
+    from harness.providers.targets import HOSTED
+    from localmodel.rules.book import Rulebook
+    from localmodel.rules.load import load
+
+    hosted = HOSTED.get(options.target)
+    own = None if hosted is None else Rulebook().of(hosted.name, options.model)
+    return own or load("anthropic")
 
 
 def priced(prices: "PriceList") -> "Callable[[Call], Decimal | None]":
