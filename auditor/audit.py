@@ -83,9 +83,6 @@ def _folded(gathered: Iterable[Gathered], book: Rulebook, body_of: BodyOf, progr
             if progress is not None and index % EVERY == 0:
                 progress("auditing", index, len(kept))
     fold.usage_only.finish()
-    for audited in fold.history.calls:
-        if audited.call.label is not None:
-            weigh(audited)
     return fold.history.calls
 
 
@@ -129,6 +126,7 @@ class _Fold:
             self.usage_only.take(audited, rules)
         else:
             self._diagnose(audited, audited.prompt, outcome, before)
+        weigh(audited)
         self.history.add(audited)
 
     def _diagnose(self, audited: Audited, prompt: Prompt, outcome: Outcome, before: CacheState) -> None:

@@ -19,7 +19,7 @@ from localmodel.rules.types import Status as RuleStatus
 from traces.facts import facts_of
 from traces.schema import Call, Kind, Usage
 
-FORMAT = 1
+FORMAT = 2
 """To be raised whenever a digest of the same session comes out otherwise: kept ones are then made anew."""
 
 

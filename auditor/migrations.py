@@ -68,7 +68,18 @@ def m0004_sessions(db: "Database") -> None:
     db.execute("CREATE TABLE sessions (name TEXT PRIMARY KEY, stamp BLOB NOT NULL, digest BLOB NOT NULL) WITHOUT ROWID")
 
 
-STEPS: tuple[Callable[["Database"], None], ...] = (m0001_calls, m0002_outcomes, m0003_facts, m0004_sessions)
+def m0005_label(db: "Database") -> None:
+    """The provider's own comparison of a call (`traces.schema.Label`), as JSON; older rows keep it in their facts."""
+    db.execute("ALTER TABLE calls ADD COLUMN label TEXT")
+
+
+STEPS: tuple[Callable[["Database"], None], ...] = (
+    m0001_calls,
+    m0002_outcomes,
+    m0003_facts,
+    m0004_sessions,
+    m0005_label,
+)
 VERSION = len(STEPS)
 
 

@@ -87,7 +87,6 @@ class Call:
         project   the folder that it worked in
         previous  id of the call that this one continues, `None` where it starts a conversation
         since     what happened between the two, a list of words (`traces.facts`)
-        label     the provider's own reason for a cache miss: `None` where it found none, else {"type", "tokens"?}
         speed     the service's speed class where it is not the usual one: another class, another cache
         times     "rows" where `started_at` and `ended_at` are the times of the rows before and at the end of the
                   response: requests start some seconds after the former
