@@ -16,7 +16,7 @@ from auditor.digests import Seen
 from auditor.money import DEFAULT_RATES
 from auditor.price_rows import PriceRow, at
 from auditor.pricing import PriceList, cost, equivalents, rates_of
-from auditor.totals import NECESSARY, UNRATED_KINDS, CauseSum, Sum, Totals
+from auditor.totals import NECESSARY, UNRATED_KINDS, CauseSum, Sum, Totals, Unpriced
 from traces.schema import Usage
 
 _Tokens: TypeAlias = list[int]
@@ -36,6 +36,10 @@ class _Prices:
         """The prices of one call, `None` where its model has none."""
         if seen.model is None:
             return None
+        moment = None if seen.at is None else datetime.fromtimestamp(seen.at, UTC)
+        if seen.terms:
+            row = self._list.rate(seen.provider, seen.model, moment, tuple(seen.terms))
+            return None if row is None else self._tier(row, seen.input or 0)
         key = (seen.provider, seen.model)
         row = self._single[key] if key in self._single else self._dated(key, seen)
         if row is None:
@@ -92,13 +96,15 @@ def totals_of(calls: Iterable[Seen], prices: PriceList) -> Totals:
             tokens[place] += count or 0
         if seen.input is not None and seen.read is not None:
             _cause(seen, causes)
-    whole, unpriced = Sum(), defaultdict[str, int](int)
+    whole, unpriced = Sum(), defaultdict[str, Unpriced](Unpriced)
     by_kind, by_model = defaultdict[str, Sum](Sum), defaultdict[str, Sum](Sum)
     for (_, model, kind, row_id, known), tokens in groups.items():
         sums = [whole, by_kind[kind], by_model[model or "unknown"]]
         _add(tokens, known, kind, kept[row_id], sums)
         if known & 1 and kept[row_id] is None:
-            unpriced[model or "unknown"] += tokens[1]
+            each = unpriced[model or "unknown"]
+            each.calls += tokens[0]
+            each.tokens += tokens[1] + tokens[6]
     ordered = dict(sorted(causes.items(), key=lambda pair: (pair[0] == NECESSARY, -pair[1].tokens)))
     return Totals(whole, dict(by_kind), {}, dict(by_model), ordered, 0, dict(unpriced))
 
@@ -126,16 +132,14 @@ def _add(tokens: _Tokens, known: int, kind: str, row: PriceRow | None, sums: lis
     calls, *counts = tokens
     told = [count if known >> place & 1 else None for place, count in enumerate(counts)]
     usage = Usage(*told)
-    paid = cost(usage, row, tier="5m") if row is not None and usage.input_tokens is not None else None
+    paid = cost(usage, row) if row is not None and usage.input_tokens is not None else None
     rates = (rates_of(row, usage.input_tokens or 0) if row is not None else None) or DEFAULT_RATES
     worth = equivalents(usage, rates, tier="5m") or Decimal(0)
     for each in sums:
         each.calls += calls
         each.output_tokens += usage.output_tokens or 0
         if paid is not None:
-            each.usd += paid.usd
-            each.priced_calls += calls
-            each.reasons.update(paid.reasons if paid.partial else ())
+            each.pay(paid, calls)
         if usage.input_tokens is None or usage.read_tokens is None:
             each.unknown_calls += calls
             continue

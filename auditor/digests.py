@@ -16,7 +16,7 @@ from auditor.records import Audited, Cause, Diagnosis, Finding, Status, Verdict
 from auditor.replay import start_of
 from localmodel.rules.types import RuleValue
 from localmodel.rules.types import Status as RuleStatus
-from traces.facts import facts_of
+from traces.facts import facts_of, terms_of
 from traces.schema import Call, Kind, Usage
 
 FORMAT = 2
@@ -40,6 +40,9 @@ class Seen(Struct, array_like=True, gc=False):
     cause: Cause | None = None
     lost: int = 0
     project: str | None = None
+    trace: str = ""
+    agent: str = "main"
+    terms: list[str] = []
 
     def usage(self) -> Usage:
         """Its usage as reported."""
@@ -118,6 +121,9 @@ def _seen(audited: Audited) -> Seen:
         diagnosis.primary.cause if diagnosis is not None and lost else None,
         lost,
         facts_of(call).get("project"),
+        call.trace,
+        call.agent,
+        [*terms_of(call)],
     )
 
 

@@ -86,7 +86,10 @@ def _bill(totals: Totals, what_if: list[WhatIf], title: str) -> Text:
     )
     text.append(f"Input cost {number(whole.equivalents)} input-token equivalents")
     if whole.priced_calls:
-        text.append(f"; {dollars(whole.usd)} with output{' (partial)' if totals.partial else ''}")
+        between = "" if whole.low == whole.high else f" (between {dollars(whole.low)} and {dollars(whole.high)})"
+        amounts = [] if whole.other and not whole.usd else [f"{dollars(whole.usd)}{between}"]
+        amounts += [f"{currency} {amount:,.2f}" for currency, amount in whole.other.items()]
+        text.append(f"; {' and '.join(amounts)} with output{' (partial)' if totals.partial else ''}")
     text.append(".")
     if what_if and what_if[-1].note:
         text.append(f"\nNo what-if: {what_if[-1].note}.")
@@ -279,10 +282,10 @@ def _footnotes(rows: list[WhatIf]) -> Iterator[RenderableType]:
 
 
 def _warnings(audit: Audit, totals: Totals) -> Iterator[RenderableType]:
-    for model, tokens in totals.unpriced.items():
+    for model, each in totals.unpriced.items():
         yield Text(
-            f"UNPRICED: no price known for model {visible(model)!r} ({number(tokens)} input tokens); the dollar total "
-            "leaves it out",
+            f"UNPRICED: no price known for model {visible(model)!r} ({number(each.calls)} calls, {number(each.tokens)} "
+            "tokens); the total leaves it out",
             style="bold red",
         )
     if totals.whole.unknown_calls:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from auditor.money import Money
+from auditor.pricing import CERTAIN, Cost
 from auditor.records import Audited, Diagnosis
 
 # Calls that exist to keep or count the cache: they cost, but say nothing about how well it is used.
@@ -15,7 +16,10 @@ NECESSARY = "new_content"
 
 @dataclass(slots=True)
 class Sum:
-    """Tokens and money of some calls. Calls with unknown usage are counted apart and are in no token sum."""
+    """Tokens and money of some calls. Calls with unknown usage are counted apart and are in no token sum.
+
+    Dollars lie between `low` and `high`; `other` are amounts by currency that are never added to them.
+    """
 
     calls: int = 0
     unknown_calls: int = 0
@@ -28,6 +32,9 @@ class Sum:
     rated_read: int = 0
     equivalents: Decimal = Decimal(0)
     usd: Decimal = Decimal(0)
+    low: Decimal = Decimal(0)
+    high: Decimal = Decimal(0)
+    other: dict[str, Decimal] = field(default_factory=dict)
     priced_calls: int = 0
     reasons: set[str] = field(default_factory=set)
 
@@ -35,6 +42,25 @@ class Sum:
     def hit_ratio(self) -> float | None:
         """Read over input tokens, weighted by tokens, keep-alives left out; `None` where nothing is known."""
         return round(self.rated_read / self.rated_input, 6) if self.rated_input else None
+
+    def pay(self, paid: Cost, calls: int = 1) -> None:
+        """Add a bill of so many calls."""
+        self.priced_calls += calls
+        if paid.usd is None:
+            self.other[paid.currency] = self.other.get(paid.currency, Decimal(0)) + paid.amount
+        else:
+            self.usd += paid.usd
+            self.low += paid.low
+            self.high += paid.high
+        self.reasons.update(reason for reason in paid.reasons if reason not in CERTAIN)
+
+
+@dataclass(slots=True)
+class Unpriced:
+    """Calls of a model that has no price: how many, and their tokens, input and output."""
+
+    calls: int = 0
+    tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -51,7 +77,7 @@ class CauseSum:
 
 @dataclass(slots=True)
 class Totals:
-    """All sums of an audit. `unpriced` counts input tokens by model that has no price: the dollars are then partial."""
+    """All sums of an audit. `unpriced` are models that have no price: the total is then partial."""
 
     whole: Sum
     by_kind: dict[str, Sum]
@@ -59,7 +85,7 @@ class Totals:
     by_model: dict[str, Sum]
     by_cause: dict[str, CauseSum]
     failed_calls: int
-    unpriced: dict[str, int]
+    unpriced: dict[str, Unpriced]
 
     @property
     def partial(self) -> bool:
@@ -69,7 +95,7 @@ class Totals:
 
 def totals(calls: list[Audited], money: Money) -> Totals:
     """Sum up an audit."""
-    whole, unpriced = Sum(), defaultdict[str, int](int)
+    whole, unpriced = Sum(), defaultdict[str, Unpriced](Unpriced)
     grouped: list[tuple[Callable[[Audited], str], dict[str, Sum]]] = [
         (lambda a: a.call.kind, {}),
         (lambda a: a.call.agent, {}),
@@ -86,12 +112,14 @@ def totals(calls: list[Audited], money: Money) -> Totals:
     return Totals(whole, by_kind, by_agent, by_model, by_cause(calls), failed, dict(unpriced))
 
 
-def _add(audited: Audited, money: Money, sums: list[Sum], unpriced: dict[str, int]) -> None:
+def _add(audited: Audited, money: Money, sums: list[Sum], unpriced: dict[str, Unpriced]) -> None:
     usage = audited.call.usage
     known = usage.input_tokens is not None and usage.read_tokens is not None
-    paid = money.whole(audited)
+    paid = money.cost(audited)
     if usage.input_tokens is not None and money.row(audited) is None:
-        unpriced[audited.call.model or "unknown"] += usage.input_tokens
+        each_model = unpriced[audited.call.model or "unknown"]
+        each_model.calls += 1
+        each_model.tokens += usage.input_tokens + (usage.output_tokens or 0)
     worth, rated = money.recorded(audited).equivalents, audited.call.kind not in UNRATED_KINDS
     tokens, read, output = usage.input_tokens or 0, usage.read_tokens or 0, usage.output_tokens or 0
     written, uncached = usage.write_tokens or 0, usage.uncached_tokens or 0
@@ -99,9 +127,7 @@ def _add(audited: Audited, money: Money, sums: list[Sum], unpriced: dict[str, in
         each.calls += 1
         each.output_tokens += output
         if paid is not None:
-            each.usd += paid.usd
-            each.priced_calls += 1
-            each.reasons.update(paid.reasons)
+            each.pay(paid)
         if not known:
             each.unknown_calls += 1
             continue

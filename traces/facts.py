@@ -50,3 +50,12 @@ def facts_of(call: Call) -> Mapping[str, Any]:
 def words_of(call: Call) -> list[str]:
     """What happened since the call that this one continues."""
     return list(facts_of(call).get("since") or ())
+
+
+def terms_of(call: Call) -> tuple[str, ...]:
+    """What about a call is charged otherwise than usual: "batch", "fast", "flex", "priority", "geo_us", …"""
+    facts = call.facts
+    if facts is None:
+        return ()
+    found = [facts[name] for name in ("service", "speed") if name in facts]
+    return (*found, f"geo_{facts['geo']}") if "geo" in facts else tuple(found)

@@ -9,6 +9,7 @@ from msgspec import Struct, UnsetType, to_builtins
 from traces.importers.claude_code_rows import Bill, Iteration, Message, Row
 from traces.schema import Call, JsonObject, Kind, Label, Place, Usage
 from traces.wire.labels import anthropic_label
+from traces.wire.terms import KEPT, OWN, unusual
 
 CLIENT_NAME = "claude_code"
 
@@ -73,14 +74,14 @@ def calls_of(response: Response, stem: str) -> list[Call]:
         label=_label(response),
     )
     parts = enumerate(bill.iterations or () if bill is not None else ())
-    return [call, *(_beside(call, part, number) for number, part in parts if part.type not in (None, "message"))]
+    return [call, *(_beside(call, part, number) for number, part in parts if part.type not in OWN)]
 
 
 def _beside(call: Call, part: Iteration, number: int) -> Call:
     """A pass of another kind within a response, which the response's own usage leaves out."""
     kind: Kind = "summary" if part.type == "compaction" else "side"
     model = call.model if part.model is None else intern(part.model)
-    facts = {name: value for name, value in (call.facts or {}).items() if name in ("client", "project", "times")}
+    facts = {name: value for name, value in (call.facts or {}).items() if name in KEPT} | {"beside": part.type}
     return replace(
         call, id=f"{call.id}/{number}", kind=kind, model=model, usage=usage_of(part), facts=facts, label=None
     )
@@ -114,8 +115,9 @@ def _facts(response: Response) -> JsonObject:
     facts["previous"] = response.previous
     if response.since:
         facts["since"] = response.since
-    if bill is not None and bill.speed not in (None, "standard"):
-        facts["speed"] = bill.speed
+    if bill is not None:
+        words = (("service", bill.service_tier), ("speed", bill.speed), ("geo", bill.inference_geo))
+        facts |= {name: word for name, word in words if unusual(word)}
     if not response.finished:
         facts["output"] = "lower_bound"
     return facts

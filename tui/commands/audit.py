@@ -40,6 +40,7 @@ SEARCH_BUDGET = 60_000
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON (schema cachewright.audit/1).")
 @click.option("--rules", metavar="NAME|FILE", help="Audit every call under this ruleset, not under its provider's own.")
 @click.option("--prices", type=click.Path(path_type=Path), help="Price file of your own; it wins over the built-in.")
+@click.option("--prices-as-of", type=Moment(), metavar="DATE", help="Leave out prices that came into force later.")
 @click.option(
     "--what-if", type=click.Choice(["none", "all"]), default="all", show_default=True, help="Replay the fixes too."
 )
@@ -56,6 +57,7 @@ def command(
     as_json: bool,
     rules: str | None,
     prices: Path | None,
+    prices_as_of: datetime | None,
     what_if: str,
     no_store: bool,
     since: datetime | None,
@@ -79,7 +81,7 @@ def command(
     title = ", ".join(map(str, paths)) or str(db or "sessions of this machine")
     chosen = Selection(since, until, model, project)
     try:
-        book, price_list = Rulebook(load(rules) if rules else None), open_prices(prices)
+        book, price_list = Rulebook(load(rules) if rules else None), open_prices(prices, as_of=prices_as_of)
         shown = None
         if not paths and db is None:
             shown, paths = _of_machine(book, price_list, chosen, as_json, no_store)
@@ -158,6 +160,7 @@ def _audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, book: "Ru
         else:
             reading = stack.enter_context(Reading(store))
             result = judge(reading.calls(paths), book, _body_reader(None), reading.warnings, progress=bar)
+            result.rejected = reading.rejected
         if store is not None and store.working:
             _save(store, result)
         return result
