@@ -89,6 +89,7 @@ def _cause(each: CauseSum) -> JsonObject:
         "tokens": each.tokens,
         "written_tokens": each.written_tokens,
         "uncached_tokens": each.uncached_tokens,
+        "again_usd": _money(each.again_usd),
         "avoidable_equivalents": plain(each.avoidable_equivalents),
         "avoidable_usd": _money(each.avoidable_usd),
     }

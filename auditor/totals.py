@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from auditor.money import Money
+from auditor.price_rows import DOLLARS, MILLION, PriceRow, at
 from auditor.pricing import CERTAIN, Cost
 from auditor.records import Audited, Diagnosis
+from traces.schema import Usage
 
 # Calls that exist to keep or count the cache: they cost, but say nothing about how well it is used.
 UNRATED_KINDS = ("keepalive", "count")
@@ -65,7 +67,11 @@ class Unpriced:
 
 @dataclass(slots=True)
 class CauseSum:
-    """Tokens paid again for one cause (or necessary ones): how many calls, and how they were billed."""
+    """Tokens paid again for one cause (or necessary ones): how many calls, and how they were billed.
+
+    `again_usd` is what they cost beyond a read, `None` where some have no price; whether it was avoidable only a replay
+    shows.
+    """
 
     calls: int = 0
     tokens: int = 0
@@ -73,6 +79,15 @@ class CauseSum:
     uncached_tokens: int = 0
     avoidable_equivalents: Decimal = Decimal(0)
     avoidable_usd: Decimal | None = Decimal(0)
+    again_usd: Decimal | None = Decimal(0)
+
+    def take(self, written: int, uncached: int, again: Decimal | None = Decimal(0)) -> None:
+        """Count a call's tokens."""
+        self.calls += 1
+        self.tokens += written + uncached
+        self.written_tokens += written
+        self.uncached_tokens += uncached
+        self.again_usd = None if self.again_usd is None or again is None else self.again_usd + again
 
 
 @dataclass(slots=True)
@@ -109,7 +124,7 @@ def totals(calls: list[Audited], money: Money) -> Totals:
         sums = [whole, *(group.setdefault(name(audited), Sum()) for name, group in grouped)]
         _add(audited, money, sums, unpriced)
     by_kind, by_agent, by_model = (group for _, group in grouped)
-    return Totals(whole, by_kind, by_agent, by_model, by_cause(calls), failed, dict(unpriced))
+    return Totals(whole, by_kind, by_agent, by_model, by_cause(calls, money), failed, dict(unpriced))
 
 
 def _add(audited: Audited, money: Money, sums: list[Sum], unpriced: dict[str, Unpriced]) -> None:
@@ -141,7 +156,7 @@ def _add(audited: Audited, money: Money, sums: list[Sum], unpriced: dict[str, Un
             each.rated_read += read
 
 
-def by_cause(calls: list[Audited]) -> dict[str, CauseSum]:
+def by_cause(calls: list[Audited], money: Money) -> dict[str, CauseSum]:
     """Every token that was written or billed uncached, under exactly one cause or as new content.
 
     The column of written tokens adds up to the billed writes, that of uncached tokens to the rest. Lost tokens count
@@ -157,13 +172,13 @@ def by_cause(calls: list[Audited]) -> dict[str, CauseSum]:
             if finding.lost_tokens:
                 taken = min(finding.lost_tokens, written)
                 rest = min(finding.lost_tokens - taken, uncached)
-                _count(sums[finding.cause], taken, rest)
+                sums[finding.cause].take(taken, rest, again_usd(money.row(audited), usage, taken, rest))
                 written, uncached = written - taken, uncached - rest
         if diagnosis is not None and diagnosis.lost_tokens:
             each = sums[diagnosis.primary.cause]
             each.avoidable_equivalents += diagnosis.avoidable_equivalents or 0
             _count_dollars(each, diagnosis)
-        _count(sums[NECESSARY], written, uncached)
+        sums[NECESSARY].take(written, uncached)
     return dict(sorted(sums.items(), key=lambda pair: (pair[0] == NECESSARY, -pair[1].tokens)))
 
 
@@ -176,8 +191,15 @@ def _count_dollars(each: CauseSum, diagnosis: Diagnosis) -> None:
         each.avoidable_usd = None if known is None else each.avoidable_usd + known
 
 
-def _count(each: CauseSum, written: int, uncached: int) -> None:
-    each.calls += 1
-    each.tokens += written + uncached
-    each.written_tokens += written
-    each.uncached_tokens += uncached
+def again_usd(row: PriceRow | None, usage: Usage, written: int, uncached: int) -> Decimal | None:
+    """What tokens that were paid for again cost beyond a read, in US dollars; `None` where that has no price."""
+    if row is None or row.currency != DOLLARS:
+        return None
+    length = usage.input_tokens or 0
+    base, read = at(row.input, length), at(row.read, length)
+    long = usage.write_1h_tokens and not usage.write_5m_tokens
+    write = at(row.write_1h if long else row.write_5m, length)
+    write = base if write is None else write
+    if read is None or (written and write is None) or (uncached and base is None):
+        return None
+    return (written * ((write or read) - read) + uncached * ((base or read) - read)) / MILLION

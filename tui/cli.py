@@ -24,10 +24,11 @@ class ExitCode(IntEnum):
 # Name, module and attribute of each command, and its one line of help: listing them must not import them.
 COMMANDS = {
     "audit": ("tui.commands.audit", "Say for each call whether the cache worked, why not, and what it cost."),
+    "now": ("tui.commands.now", "Say which sessions' caches are still warm, and what resuming each would cost."),
     "diff": ("tui.commands.diff", "Show where two prompts first differ, and what that costs the cache."),
     "lint": ("tui.commands.lint", "Check request bodies for cache mistakes before they are sent."),
     "rules": ("tui.commands.rules", "Show the providers' cache rules with status, date and source."),
-    "prices": ("tui.commands.prices", "Show the dated prices of a model."),
+    "prices": ("tui.commands.prices", "Show the dated prices of a model; check the price list."),
     "probe": ("tui.commands.probe", "Measure what a provider's prompt cache really does."),
     "serve": ("tui.commands.serve", "Serve a model whose prompt cache behaves like a hosted API's."),
 }

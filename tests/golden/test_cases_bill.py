@@ -146,3 +146,25 @@ def test_f11_streams_with_and_without_usage(audit: Audit, case: Callable[[str], 
             assert {part: call[f"{part}_tokens"] for part in expected} == expected
     (unasked,) = audit(f11 / "no_usage.sse")["calls"]
     assert "include_usage" in unasked["note"]
+
+
+def test_c06_the_entry_has_expired(cachewright: Callable[..., str], case: Callable[[str], Case]) -> None:
+    c06 = case("C06")
+    now = json.loads((c06 / "question.json").read_text())["now"]
+    (row,) = json.loads(cachewright("now", c06 / "s1.jsonl", "--at", now, "--json"))["rows"]
+    found = (row["state"], row["seconds_since_expiry"], row["next_input_tokens"])
+    expected = c06.expected
+    assert found == (expected["cache_state"], expected["seconds_since_expiry"], expected["next_rewrite_tokens_approx"])
+
+
+def test_c08_days_by_zone(cachewright: Callable[..., str], case: Callable[[str], Case]) -> None:
+    c08 = case("C08")
+    for zone, days in c08.expected.items():
+        options = ("audit", c08 / "usage.csv", "--no-store", "--tz", zone, "--json", "--by")
+        found = json.loads(cachewright(*options, "day"))
+        assert {row["day"]: row["input_tokens"] for row in found["rows"]} == days
+        assert found["total"]["input_tokens"] == sum(days.values()) == 3600
+        hours = [row["hour"] for row in json.loads(cachewright(*options, "hour"))["rows"]]
+        assert len(hours) == 8, "all in hours of their own, the repeated one too"
+        if zone == "Europe/Madrid":
+            assert hours[2:4] == ["2026-10-25T02:00+0200", "2026-10-25T02:00+0100"]
