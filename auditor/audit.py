@@ -20,17 +20,19 @@ from localmodel.rules.book import Rulebook
 from localmodel.rules.load import Ruleset
 from localmodel.rules.types import CacheState, Outcome
 from traces.canonical import platform_of
+from traces.lines import Rejected
 from traces.schema import Call, Prompt
 from traces.tokens import Meter
 
 
 @dataclass(slots=True)
 class Audit:
-    """The result: calls in time order, and warnings about rows that were used without their body."""
+    """The result: calls in time order, warnings about rows that were used without their body, and rows left out."""
 
     ruleset: Rulebook
     calls: list[Audited]
     warnings: list[str] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
 
 
 def audit(
@@ -83,9 +85,6 @@ def _folded(gathered: Iterable[Gathered], book: Rulebook, body_of: BodyOf, progr
             if progress is not None and index % EVERY == 0:
                 progress("auditing", index, len(kept))
     fold.usage_only.finish()
-    for audited in fold.history.calls:
-        if audited.call.label is not None:
-            weigh(audited)
     return fold.history.calls
 
 
@@ -129,6 +128,7 @@ class Fold:
             self.usage_only.take(audited, rules)
         else:
             self._diagnose(audited, audited.prompt, outcome, before)
+        weigh(audited)
         self.history.add(audited)
         return audited
 

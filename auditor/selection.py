@@ -44,7 +44,7 @@ def selected(audit: Audit, selection: Selection) -> Audit:
     kept = [audited for audited in audit.calls if selection.takes(audited.call)]
     places = {audited.index: place for place, audited in enumerate(kept)}
     calls = [_moved(audited, places) for audited in kept]
-    return Audit(audit.ruleset, calls, audit.warnings)
+    return Audit(audit.ruleset, calls, audit.warnings, audit.rejected)
 
 
 def _moved(audited: Audited, places: dict[int, int]) -> Audited:

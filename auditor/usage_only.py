@@ -39,6 +39,12 @@ _UNMARKED: tuple[Cause, ...] = (
 )
 
 
+_ANSWERS = {
+    "complete": '; a stream reports usage where it is asked for ("stream_options": {"include_usage": true})',
+    "error": "; the stream ended in an error",
+}
+
+
 class UsageOnly:
     """Diagnoses calls without bodies in time order; one instance per trace set."""
 
@@ -51,13 +57,17 @@ class UsageOnly:
         """Set the verdict and diagnosis of one call and remember it; `rules` are `None` where none are known for it."""
         call, usage = audited.call, audited.call.usage
         facts = facts_of(call)
+        if "beside" in facts:
+            audited.note = f"{facts['beside']} within another call, charged beside it: its prompt is not known"
+            return
         key = (call.trace, call.agent, call.provider, call.host or "", facts.get("speed") or "", call.model or "")
         found = continued(audited, self._known) if "previous" in facts else None
         thread = found.thread if found and found.thread else self._threads.setdefault(key, Thread())
         if usage.read_tokens is None or usage.input_tokens is None:
             audited.verdict = "unknown"
             missing = "usage" if usage.input_tokens is None else "cached tokens"
-            audited.note = f"{missing} not reported: neither a hit nor a miss"
+            ended = _ANSWERS.get(facts.get("answer", ""), "")
+            audited.note = f"{missing} not reported: neither a hit nor a miss{ended}"
         elif not call.failed:
             before = found.before if found else before_of(audited, thread)
             self._judge(audited, before, thread, rules, found.told if found else Told())
@@ -220,6 +230,8 @@ def _read_again(audited: Audited, readers: list[Audited]) -> None:
 def _other_model(audited: Audited, latest: Audited, rules: Rules | None) -> None:
     """Mark the first call of a conversation under another model: entries belong to one model."""
     end, total, read = endpoint(latest), total_of(audited), audited.call.usage.read_tokens
+    if audited.call.started_at is None or latest.call.started_at is None:
+        return  # without times no order is known
     if read or not end or not audited.call.model or not latest.call.model or total < CONTINUES * end:
         return
     evidence = [

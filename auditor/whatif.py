@@ -16,6 +16,7 @@ from auditor.gather import no_cycles
 from auditor.money import Bill, Money, Tally
 from auditor.records import Audited, Diagnosis
 from auditor.replay import Charge, Sent, Simulator, idle
+from auditor.totals import Sum
 
 
 class Policy(Protocol):
@@ -86,6 +87,17 @@ class WhatIf:
     by_call: dict[int, Bill] = field(default_factory=dict)
     added: list[Bill] = field(default_factory=list)
     paths: dict[str, Decimal] | None = None
+
+
+NOTHING = "no request with a body and a known bill was recorded, so no fix can be replayed"
+
+
+def nothing(whole: Sum) -> WhatIf:
+    """The only row where no call can be replayed: all of them as billed."""
+    usd = whole.usd if whole.priced_calls else None
+    tokens = (whole.input_tokens, whole.read_tokens, whole.write_tokens, whole.uncached_tokens)
+    bill = Bill(whole.calls, *tokens, whole.equivalents, usd)
+    return WhatIf("all", (), bill, Decimal(0), Decimal(0) if usd is not None else None, None, NOTHING)
 
 
 def requests_of(audit: Audit) -> list[Sent]:
@@ -182,7 +194,7 @@ def _table(trial: Trial, policies: Sequence[Policy], budget: int) -> list[WhatIf
     fixes = [policy for policy in policies if policy.remedy and trial.diagnosed(policy)]
     every = run(trial, fixes, "all")
     if not trial.requests:
-        every.note = "no request with a body and a known bill was recorded, so no fix can be replayed"
+        every.note = NOTHING
     useful = [policy for policy in policies if any(row.policy == policy.name for row in rows)]
     if not useful:
         return [every]
