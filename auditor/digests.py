@@ -111,7 +111,7 @@ def digest_of(audit: Audit, remarks: Iterable[str]) -> Digest:
 def seen_of(audited: Audited) -> Seen:
     """What a digest keeps of a call."""
     call, usage, diagnosis = audited.call, audited.call.usage, audited.diagnosis
-    lost = diagnosis.lost_tokens if diagnosis is not None else 0
+    lost, facts = diagnosis.lost_tokens if diagnosis is not None else 0, facts_of(call)
     return Seen(
         _identity(call),
         None if call.started_at is None else call.started_at.timestamp(),
@@ -126,11 +126,11 @@ def seen_of(audited: Audited) -> Seen:
         usage.output_tokens,
         diagnosis.primary.cause if diagnosis is not None and lost else None,
         lost,
-        facts_of(call).get("project"),
+        facts.get("project"),
         call.trace,
         call.agent,
         [*terms_of(call)],
-        tier_of(audited),
+        tier_of(audited) if audited.prompt is not None or "ttls" in facts else None,
     )
 
 

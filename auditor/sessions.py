@@ -18,12 +18,12 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import TypeAlias
 
-from auditor.audit import audit
+from auditor.audit import judge
 from auditor.digests import FORMAT, Digest, decode, digest_of, encode
-from auditor.gather import no_cycles
+from auditor.gather import gather, no_cycles
+from auditor.replay import start_of
 from localmodel.rules.book import Rulebook
 from traces.errors import TraceError
-from traces.importers.registry import importer_for
 from traces.schema import Call
 
 Kept: TypeAlias = Mapping[str, tuple[bytes, bytes]]
@@ -166,15 +166,17 @@ def _audited(files: list[str], book: Rulebook) -> Digest:
         remarks.append(row.told)
 
     def calls() -> Iterator[Call]:
-        for path in map(Path, files):
+        for path in files:
             try:
-                importer = importer_for(path)
-                if importer is not None:
-                    yield from io.read_as(importer.read, path, on_reject=on_reject)
+                yield from io.read_session(path, on_reject)
             except (TraceError, OSError) as error:
                 remarks.append(f"{error}")
 
-    return digest_of(audit(io.distinct(calls()), book, lambda _: None), remarks)
+    # In order before they are judged: sub-agents' files come after the conversation that they interrupt, and a fold
+    # that meets an earlier call has to begin anew.
+    warnings: list[str] = []
+    gathered = sorted(gather(io.distinct(calls()), warnings.append), key=lambda one: start_of(one[0]))
+    return digest_of(judge(gathered, book, lambda _: None, warnings), remarks)
 
 
 def _overlapping(sessions: list[Session], digests: Mapping[str, Digest]) -> list[list[Session]]:

@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
+from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO, TypeAlias
@@ -83,6 +84,25 @@ def read_as(reader: Reader, path: Path, *, on_reject: OnReject | None) -> Iterat
     """Calls of a file that an importer knows, read by its `read`. They all have facts, which native ones need not."""
     for call in reader(path, on_reject=on_reject):
         yield call if call.facts is not None else replace(call, facts={})
+
+
+def read_session(path: str, on_reject: OnReject) -> Iterator[Call]:
+    """Calls of another tool's file, none where no importer knows it. Raises `OSError` or `UnreadableInput`.
+
+    For thousands of small files: most are opened once, and what was read to tell the format is not read again.
+    """
+    with open(path, "rb") as file:  # noqa: PTH123 -- a path object for each would take as long as reading it
+        head = file.read(_HEAD)
+        importer = importer_of(head)
+        if importer is None:
+            return
+        from_open = getattr(importer, "read_open", None)
+        if from_open is not None:
+            if len(head) == _HEAD:
+                file.seek(0)
+            yield from from_open(file if len(head) == _HEAD else BytesIO(head), path, on_reject=on_reject)
+            return
+    yield from read_as(importer.read, Path(path), on_reject=on_reject)
 
 
 def distinct(calls: Iterable[Call], seen: set[object] | None = None) -> Iterator[Call]:

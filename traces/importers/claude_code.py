@@ -10,9 +10,11 @@ by `parentUuid`; a call continues the response that its chain of parents last pa
 rows of the main chain (`isSidechain`), or inside `progress` rows.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from sys import intern
+from typing import BinaryIO
 
 import msgspec
 from msgspec import UNSET
@@ -87,15 +89,20 @@ def _is_ours(row: JsonObject) -> bool:
 
 def read(path: Path, *, on_reject: OnReject | None) -> Iterator[Call]:
     """Calls of one transcript in the order in which their responses began."""
-    transcript = _Transcript(path, on_reject)
     with path.open("rb") as file:
-        for number, offset, length, line in spans_of(file):
-            if line is None:
-                transcript.reject(Place(transcript.name, number, offset, length), "row of more than 64 MiB, not read")
-            elif not line.startswith(SIDE_ROWS) or b'"assistant"' in line:
-                transcript.take(line, number, offset)
-                while transcript.waiting > PENDING:
-                    yield from transcript.oldest()
+        yield from read_open(file, f"{path}", on_reject=on_reject)
+
+
+def read_open(file: BinaryIO, path: str, *, on_reject: OnReject | None) -> Iterator[Call]:
+    """The same, of a file that is open at its start."""
+    transcript = _Transcript(path, on_reject)
+    for number, offset, length, line in spans_of(file):
+        if line is None:
+            transcript.reject(Place(transcript.name, number, offset, length), "row of more than 64 MiB, not read")
+        elif not line.startswith(SIDE_ROWS) or b'"assistant"' in line:
+            transcript.take(line, number, offset)
+            while transcript.waiting > PENDING:
+                yield from transcript.oldest()
     while transcript.waiting:
         yield from transcript.oldest()
 
@@ -103,9 +110,9 @@ def read(path: Path, *, on_reject: OnReject | None) -> Iterator[Call]:
 class _Transcript:
     """One file while it is read."""
 
-    def __init__(self, path: Path, on_reject: OnReject | None) -> None:
-        self.name = f"{path}"
-        self.stem = path.stem
+    def __init__(self, path: str, on_reject: OnReject | None) -> None:
+        self.name = path
+        self.stem = os.path.splitext(os.path.basename(path))[0]  # noqa: PTH119, PTH122 -- as `Path.stem`, in a tenth
         self._on_reject = on_reject
         self._links: dict[str, Link] = {}
         self._chains: dict[str, Chain] = {}
