@@ -9,30 +9,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from auditor.context import BodyOf, Context
+from auditor.cycles import no_cycles
 from auditor.diagnose import diagnose
-from auditor.gather import EVERY, Gathered, Progress, gather, no_cycles
+from auditor.gather import EVERY, Gathered, Progress, gather
 from auditor.history import History
 from auditor.labels import weigh
-from auditor.records import Audited, Diagnosis, Finding
-from auditor.replay import predict, readable_from, slack_of, start_of
+from auditor.records import Audit, Audited, Diagnosis, Finding, start_of
+from auditor.replay import predict, readable_from, slack_of
 from auditor.usage_only import UsageOnly
 from localmodel.rules.book import Rulebook
 from localmodel.rules.load import Ruleset
 from localmodel.rules.types import CacheState, Outcome
 from traces.canonical import platform_of
-from traces.lines import Rejected
 from traces.schema import Call, Prompt
 from traces.tokens import Meter
-
-
-@dataclass(slots=True)
-class Audit:
-    """The result: calls in time order, warnings about rows that were used without their body, and rows left out."""
-
-    ruleset: Rulebook
-    calls: list[Audited]
-    warnings: list[str] = field(default_factory=list)
-    rejected: list[Rejected] = field(default_factory=list)
 
 
 def audit(

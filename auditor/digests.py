@@ -11,10 +11,8 @@ from hashlib import blake2b
 import msgspec
 from msgspec import Struct
 
-from auditor.audit import Audit
 from auditor.money import tier_of
-from auditor.records import Audited, Cause, Diagnosis, Finding, Status, Verdict
-from auditor.replay import start_of
+from auditor.records import Audit, Audited, Cause, Diagnosis, Finding, Status, Verdict, start_of
 from localmodel.rules.types import RuleValue
 from localmodel.rules.types import Status as RuleStatus
 from traces.facts import facts_of, terms_of

@@ -62,7 +62,9 @@ class UsageOnly:
             return
         key = (call.trace, call.agent, call.provider, call.host or "", facts.get("speed") or "", call.model or "")
         found = continued(audited, self._known) if "previous" in facts else None
-        thread = found.thread if found and found.thread else self._threads.setdefault(key, Thread())
+        thread = found.thread if found and found.thread else self._threads.get(key)
+        if thread is None:
+            thread = self._threads[key] = Thread()
         if usage.read_tokens is None or usage.input_tokens is None:
             audited.verdict = "unknown"
             missing = "usage" if usage.input_tokens is None else "cached tokens"

@@ -17,7 +17,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
-from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO, TypeAlias
@@ -31,6 +30,9 @@ from traces.lines import BOM, LINE_LIMIT, lines_of, objects
 from traces.lines import OnReject as OnReject
 from traces.lines import Rejected as Rejected
 from traces.schema import SCHEMA, Call, JsonObject, Place
+from traces.sessions import distinct as distinct
+from traces.sessions import is_copy as is_copy
+from traces.sessions import read_as as read_as
 
 Reader: TypeAlias = Callable[..., Iterator[Call]]
 """`read` of an importer (`traces.importers.registry`)."""
@@ -78,55 +80,6 @@ def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
         report(Rejected(Place(source.name, report.line + 1), source.damage))
     if not report.calls and (report.first or not report.imported):  # a session may have asked nothing yet
         raise UnreadableInput(_nothing(source, report))
-
-
-def read_as(reader: Reader, path: Path, *, on_reject: OnReject | None) -> Iterator[Call]:
-    """Calls of a file that an importer knows, read by its `read`. They all have facts, which native ones need not."""
-    for call in reader(path, on_reject=on_reject):
-        yield call if call.facts is not None else replace(call, facts={})
-
-
-def read_session(path: str, on_reject: OnReject) -> Iterator[Call]:
-    """Calls of another tool's file, none where no importer knows it. Raises `OSError` or `UnreadableInput`.
-
-    For thousands of small files: most are opened once, and what was read to tell the format is not read again.
-    """
-    with open(path, "rb") as file:  # noqa: PTH123 -- a path object for each would take as long as reading it
-        head = file.read(_HEAD)
-        importer = importer_of(head)
-        if importer is None:
-            return
-        from_open = getattr(importer, "read_open", None)
-        if from_open is not None:
-            if len(head) == _HEAD:
-                file.seek(0)
-            yield from from_open(file if len(head) == _HEAD else BytesIO(head), path, on_reject=on_reject)
-            return
-    yield from read_as(importer.read, Path(path), on_reject=on_reject)
-
-
-def distinct(calls: Iterable[Call], seen: set[object] | None = None) -> Iterator[Call]:
-    """Calls without the copies of responses that several transcripts hold (forks, resumes, snapshots), the first stays.
-
-    `seen` is what `is_copy` remembers.
-    """
-    seen = set() if seen is None else seen
-    return (call for call in calls if not is_copy(call, seen))
-
-
-def is_copy(call: Call, seen: set[object]) -> bool:
-    """Whether a call is the copy of one that `seen` remembers, which takes it in: 100 bytes each.
-
-    Only calls of other tools' files, whose ids are those of responses, have copies. A call of unknown usage may have no
-    response and then is called by its row, as others in files of the same name are: it is no copy.
-    """
-    usage = call.usage
-    if call.facts is None or usage.input_tokens is None:
-        return False
-    key = (call.id, usage.input_tokens, usage.read_tokens, usage.write_tokens)
-    known = key in seen
-    seen.add(key)
-    return known
 
 
 def read_request(place: Place) -> JsonObject:

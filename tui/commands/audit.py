@@ -9,29 +9,27 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from auditor.audit import Audit
-from auditor.context import BodyOf
 from auditor.errors import AuditError
-from auditor.gather import Progress
-from auditor.records import Audited
 from localmodel.rules.errors import RulesError
 from traces.errors import TraceError
-from traces.schema import JsonObject
 from tui.cli import ExitCode, fail, warn
-from tui.commands.options import LIMIT, Moment, echo_table, form_options, zone_option
-from tui.commands.reading import MOST_NAMED
+from tui.commands.options import LIMIT, MOST_NAMED, Moment, echo_table, form_options, zone_option
 
 if TYPE_CHECKING:  # loaded where they are used, so that `--help` stays quick
     from auditor.breakdown import By
+    from auditor.context import BodyOf
     from auditor.digests import Seen
+    from auditor.gather import Progress
     from auditor.money import Money
     from auditor.pricing import PriceList
+    from auditor.records import Audit, Audited
+    from auditor.savings import WhatIf
     from auditor.selection import Selection
     from auditor.store import Store
     from auditor.tables import Table
     from auditor.totals import Totals
-    from auditor.whatif import WhatIf
     from localmodel.rules.book import Rulebook
+    from traces.schema import JsonObject
 
 # Replayed requests that the search for the cheapest combination may cost.
 SEARCH_BUDGET = 60_000
@@ -124,7 +122,7 @@ def command(
 class Shown(NamedTuple):
     """What a report is made of. `money` is `None` where only sums are known; `seen` is then all calls."""
 
-    result: Audit
+    result: "Audit"
     sums: "Totals"
     rows: "list[WhatIf]"
     money: "Money | None"
@@ -146,8 +144,8 @@ def of_machine(
 
     They do not for a `whole` report, nor, unless `any_size`, for few calls, which a text lists one by one.
     """
+    from auditor.savings import nothing
     from auditor.text import LONGEST_TABLE
-    from auditor.whatif import nothing
     from tui.commands.machine import digested, found, known, reported
 
     files = found(quiet=quiet)
@@ -177,7 +175,7 @@ def _table(shown: Shown, by: "By", prices: "PriceList", zone: tzinfo) -> "Table"
     return breakdown(by, [*map(seen_of, calls)], prices, zone, proved)
 
 
-def _summed(result: Audit, prices: "PriceList", chosen: "Selection", what_if: bool) -> Shown:
+def _summed(result: "Audit", prices: "PriceList", chosen: "Selection", what_if: bool) -> Shown:
     from auditor.money import Money
     from auditor.selection import selected
     from auditor.totals import totals
@@ -188,7 +186,7 @@ def _summed(result: Audit, prices: "PriceList", chosen: "Selection", what_if: bo
     return Shown(result, totals(result.calls, money), rows, money, [])
 
 
-def audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, book: "Rulebook") -> Audit:
+def audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, book: "Rulebook") -> "Audit":
     """Read, store and audit. The store failing is a warning: the audit goes on without it."""
     from auditor.audit import audit, judge
     from auditor.store import Store, default_path
@@ -217,11 +215,11 @@ def audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, book: "Rul
         return result
 
 
-def _body_reader(store: "Store | None") -> BodyOf:
+def _body_reader(store: "Store | None") -> "BodyOf":
     """How a diagnosis gets a body again: from the store where calls came from it, else from the trace file."""
     from traces import io
 
-    def body_of(one: Audited) -> JsonObject | None:
+    def body_of(one: "Audited") -> "JsonObject | None":
         call = one.call
         try:
             if store is not None and call.key is not None:
@@ -234,7 +232,7 @@ def _body_reader(store: "Store | None") -> BodyOf:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Progress | None]:
+def _progress() -> "Iterator[Progress | None]":
     """A progress bar on stderr, when that is a terminal and the work is long."""
     if sys.stderr is None or not sys.stderr.isatty():  # None where the caller closed it
         yield None
@@ -252,7 +250,7 @@ def _progress() -> Iterator[Progress | None]:
         yield advance
 
 
-def _save(store: "Store", result: Audit) -> None:
+def _save(store: "Store", result: "Audit") -> None:
     from auditor.outcomes import outcome_rows
 
     try:
@@ -261,7 +259,7 @@ def _save(store: "Store", result: Audit) -> None:
         warn(f"outcomes not stored: {error}")
 
 
-def _what_if(result: Audit, money: "Money") -> "list[WhatIf]":
+def _what_if(result: "Audit", money: "Money") -> "list[WhatIf]":
     from auditor.policies import POLICIES
     from auditor.whatif import Trial, table
 
