@@ -58,8 +58,8 @@ class Prices:
         """The prices of one call, `None` where its model has none."""
         if seen.model is None:
             return None
-        moment = None if seen.at is None else datetime.fromtimestamp(seen.at, UTC)
         if seen.terms:
+            moment = None if seen.at is None else datetime.fromtimestamp(seen.at, UTC)
             row = self._list.rate(seen.provider, seen.model, moment, tuple(seen.terms))
             return None if row is None else self._tier(row, seen.input or 0)
         key = (seen.provider, seen.model)
@@ -97,13 +97,20 @@ class Prices:
 
 def grouped(calls: Iterable[Seen], rows: Prices, label: Callable[[Seen], str] | None = None) -> dict[Group, Amount]:
     """Calls added up, those together that have the same label, the same price, and the same figures known."""
-    groups: dict[Group, Amount] = {}
+    groups: dict[tuple[str, str, str | None, Kind, int, Ttl | None, int], Amount] = {}
     for seen in calls:
         row = rows.row(seen)
         counts = (seen.input, seen.read, seen.write, seen.write_5m, seen.write_1h, seen.output)
-        known = sum(1 << place for place, count in enumerate(counts) if count is not None)
+        known = (
+            (seen.input is not None)
+            | (seen.read is not None) << 1
+            | (seen.write is not None) << 2
+            | (seen.write_5m is not None) << 3
+            | (seen.write_1h is not None) << 4
+            | (seen.output is not None) << 5
+        )
         name = "" if label is None else label(seen)
-        key = Group(name, seen.provider, seen.model, seen.kind, known, seen.asked, id(row))
+        key = (name, seen.provider, seen.model, seen.kind, known, seen.asked, id(row))
         amount = groups.get(key)
         if amount is None:
             amount = groups[key] = Amount(row)
@@ -116,7 +123,7 @@ def grouped(calls: Iterable[Seen], rows: Prices, label: Callable[[Seen], str] | 
             again = again_usd(row, seen.usage(), *lost_as_billed(seen))
             amount.again = None if amount.again is None or again is None else amount.again + again
             amount.lost += seen.lost
-    return groups
+    return {Group(*key): amount for key, amount in groups.items()}
 
 
 def lost_as_billed(seen: Seen) -> tuple[int, int]:

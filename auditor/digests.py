@@ -11,16 +11,14 @@ from hashlib import blake2b
 import msgspec
 from msgspec import Struct
 
-from auditor.audit import Audit
 from auditor.money import tier_of
-from auditor.records import Audited, Cause, Diagnosis, Finding, Status, Verdict
-from auditor.replay import start_of
+from auditor.records import Audit, Audited, Cause, Diagnosis, Finding, Status, Verdict, start_of
 from localmodel.rules.types import RuleValue
 from localmodel.rules.types import Status as RuleStatus
 from traces.facts import facts_of, terms_of
 from traces.schema import Call, Kind, Ttl, Usage
 
-FORMAT = 2
+FORMAT = 3
 """To be raised whenever a digest of the same session comes out otherwise: kept ones are then made anew."""
 
 
@@ -111,7 +109,7 @@ def digest_of(audit: Audit, remarks: Iterable[str]) -> Digest:
 def seen_of(audited: Audited) -> Seen:
     """What a digest keeps of a call."""
     call, usage, diagnosis = audited.call, audited.call.usage, audited.diagnosis
-    lost = diagnosis.lost_tokens if diagnosis is not None else 0
+    lost, facts = diagnosis.lost_tokens if diagnosis is not None else 0, facts_of(call)
     return Seen(
         _identity(call),
         None if call.started_at is None else call.started_at.timestamp(),
@@ -126,11 +124,11 @@ def seen_of(audited: Audited) -> Seen:
         usage.output_tokens,
         diagnosis.primary.cause if diagnosis is not None and lost else None,
         lost,
-        facts_of(call).get("project"),
+        facts.get("project"),
         call.trace,
         call.agent,
         [*terms_of(call)],
-        tier_of(audited),
+        tier_of(audited) if audited.prompt is not None or "ttls" in facts else None,
     )
 
 

@@ -1,8 +1,6 @@
 """The first half of an audit: calls stream in, are canonicalised, and lose their bodies."""
 
-import gc
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -58,19 +56,3 @@ def _beside(call: Call, response: JsonObject | None, warn: Callable[[str], None]
             )
     except MalformedRow as error:
         warn(f"{call.place or call.id}: usage.iterations: {error}; what was charged beside the call is left out")
-
-
-@contextmanager
-def no_cycles() -> Iterator[None]:
-    """Without the cycle collector: JSON bodies have no cycles, and looking for some costs a third of the time.
-
-    What is alive at the end stays for long and is not looked through later either.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.freeze()
-            gc.enable()

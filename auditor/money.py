@@ -4,15 +4,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from operator import sub
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from auditor.price_rows import MILLION, at
 from auditor.pricing import DEFAULT_RATES, Cost, PriceList, PriceRow, cost, equivalents, rates_of
 from auditor.records import Audited
-from auditor.replay import Charge, Sent
 from localmodel.rules.types import Rates
 from traces.facts import facts_of, terms_of
 from traces.schema import Prompt, Ttl, Usage
+
+if TYPE_CHECKING:
+    from auditor.replay import Charge, Sent
 
 _ZERO = Decimal(0)
 
@@ -177,12 +179,12 @@ class Money:
             self._tiers[id(row), input_tokens] = made
         return made
 
-    def predicted(self, sent: Sent, charge: Charge) -> Bill:
+    def predicted(self, sent: "Sent", charge: "Charge") -> Bill:
         """What the rules say a request is billed, at the prices of its model and time."""
         read, write_5m, write_1h, uncached = charge
         return Bill(1, sum(charge), read, write_5m + write_1h, uncached, *self._worth(sent.prompt, sent.at, charge))
 
-    def moved(self, audited: Audited, base: Charge, sent: Sent, charge: Charge) -> Bill:
+    def moved(self, audited: Audited, base: "Charge", sent: "Sent", charge: "Charge") -> Bill:
         """The recorded bill of a call, moved by the difference of two predictions: as recorded, and as `sent`."""
         assert audited.prompt is not None
         known = self.recorded(audited)
@@ -199,7 +201,7 @@ class Money:
             None if known.usd is None or usd is None or base_usd is None else known.usd + usd - base_usd,
         )
 
-    def _worth(self, prompt: Prompt, moment: datetime, charge: Charge) -> tuple[Decimal, Decimal | None]:
+    def _worth(self, prompt: Prompt, moment: datetime, charge: "Charge") -> tuple[Decimal, Decimal | None]:
         """Input-token equivalents and dollars of predicted tokens."""
         read, write_5m, write_1h, uncached = charge
         row = self._row(prompt.provider, prompt.model, moment) if prompt.model else None
@@ -215,7 +217,7 @@ def _output_usd(usage: Usage, row: PriceRow) -> Decimal:
     return (usage.output_tokens or 0) * (price or _ZERO) / MILLION
 
 
-def _dollars(charge: Charge, prices: _Prices) -> Decimal | None:
+def _dollars(charge: "Charge", prices: _Prices) -> Decimal | None:
     each = (prices.read, prices.write_5m, prices.write_1h, prices.input)
     usd = _ZERO
     for tokens, price in zip(charge, each, strict=True):

@@ -5,12 +5,11 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from auditor.audit import Audit
 from auditor.money import Money
 from auditor.pricing import Cost, plain
-from auditor.records import Audited, Diagnosis, Finding
+from auditor.records import Audit, Audited, Diagnosis, Finding
+from auditor.savings import WhatIf
 from auditor.totals import CauseSum, Sum, Totals
-from auditor.whatif import WhatIf
 from localmodel.rules.types import RuleValue
 from traces.canonical import dump
 from traces.divergence import Divergence

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from auditor.audit import Audit
-from auditor.records import Audited
+from auditor.records import Audit, Audited
 from traces.facts import facts_of
 from traces.schema import Call
 

@@ -9,12 +9,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from auditor.audit import Audit
 from auditor.figures import dollars, number, percent
-from auditor.records import Audited, Diagnosis
+from auditor.records import Audit, Audited, Diagnosis
+from auditor.savings import WhatIf
 from auditor.totals import NECESSARY, Totals
 from auditor.visible import visible
-from auditor.whatif import WhatIf
 
 # A longer trace shows its misses only, and of those the ones that lost most.
 LONGEST_TABLE = 40

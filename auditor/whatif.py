@@ -11,12 +11,11 @@ from decimal import Decimal
 from operator import is_
 from typing import Protocol
 
-from auditor.audit import Audit
-from auditor.gather import no_cycles
+from auditor.cycles import no_cycles
 from auditor.money import Bill, Money, Tally
-from auditor.records import Audited, Diagnosis
+from auditor.records import Audit, Audited, Diagnosis
 from auditor.replay import Charge, Sent, Simulator, idle
-from auditor.totals import Sum
+from auditor.savings import NOTHING, WhatIf
 
 
 class Policy(Protocol):
@@ -71,33 +70,6 @@ class Trial:
             known = [a for a in self.audit.calls if a.diagnosis is not None and policy.fixes(a, a.diagnosis)]
             self._diagnosed[policy.name] = known
         return known
-
-
-@dataclass(slots=True)
-class WhatIf:
-    """One row: the whole trace as it would have been billed under some policies."""
-
-    policy: str
-    policies: tuple[str, ...]
-    bill: Bill
-    saving_equivalents: Decimal
-    saving_usd: Decimal | None
-    quality_risk: str | None
-    note: str | None = None
-    by_call: dict[int, Bill] = field(default_factory=dict)
-    added: list[Bill] = field(default_factory=list)
-    paths: dict[str, Decimal] | None = None
-
-
-NOTHING = "no request with a body and a known bill was recorded, so no fix can be replayed"
-
-
-def nothing(whole: Sum) -> WhatIf:
-    """The only row where no call can be replayed: all of them as billed."""
-    usd = whole.usd if whole.priced_calls else None
-    tokens = (whole.input_tokens, whole.read_tokens, whole.write_tokens, whole.uncached_tokens)
-    bill = Bill(whole.calls, *tokens, whole.equivalents, usd)
-    return WhatIf("all", (), bill, Decimal(0), Decimal(0) if usd is not None else None, None, NOTHING)
 
 
 def requests_of(audit: Audit) -> list[Sent]:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from auditor.audit import Audit, audit
-from auditor.records import Audited
+from auditor.audit import audit
+from auditor.records import Audit, Audited
 from localmodel.rules.load import Ruleset, load
 from traces import io
 from traces.schema import Call

@@ -73,8 +73,9 @@ def calls_of(response: Response, stem: str) -> list[Call]:
         place=response.place,
         label=_label(response),
     )
-    parts = enumerate(bill.iterations or () if bill is not None else ())
-    return [call, *(_beside(call, part, number) for number, part in parts if part.type not in OWN)]
+    if bill is None or not bill.iterations:
+        return [call]
+    return [call, *(_beside(call, part, n) for n, part in enumerate(bill.iterations) if part.type not in OWN)]
 
 
 def _beside(call: Call, part: Iteration, number: int) -> Call:
@@ -116,8 +117,12 @@ def _facts(response: Response) -> JsonObject:
     if response.since:
         facts["since"] = response.since
     if bill is not None:
-        words = (("service", bill.service_tier), ("speed", bill.speed), ("geo", bill.inference_geo))
-        facts |= {name: word for name, word in words if unusual(word)}
+        if unusual(bill.service_tier):
+            facts["service"] = bill.service_tier
+        if unusual(bill.speed):
+            facts["speed"] = bill.speed
+        if unusual(bill.inference_geo):
+            facts["geo"] = bill.inference_geo
     if not response.finished:
         facts["output"] = "lower_bound"
     return facts

@@ -33,7 +33,7 @@ def terms(response: JsonObject | None) -> JsonObject:
 
 def unusual(word: object) -> bool:
     """Whether a word of these fields names other terms than the usual ones."""
-    return isinstance(word, str) and word not in _USUAL
+    return word is not None and isinstance(word, str) and word not in _USUAL
 
 
 def beside(response: JsonObject | None) -> Iterator[tuple[int, str, str | None, Usage]]:

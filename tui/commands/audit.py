@@ -9,29 +9,27 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from auditor.audit import Audit
-from auditor.context import BodyOf
 from auditor.errors import AuditError
-from auditor.gather import Progress
-from auditor.records import Audited
 from localmodel.rules.errors import RulesError
 from traces.errors import TraceError
-from traces.schema import JsonObject
 from tui.cli import ExitCode, fail, warn
-from tui.commands.options import LIMIT, Moment, echo_table, form_options, zone_option
-from tui.commands.reading import MOST_NAMED
+from tui.commands.options import LIMIT, MOST_NAMED, Moment, echo_table, form_options, zone_option
 
 if TYPE_CHECKING:  # loaded where they are used, so that `--help` stays quick
     from auditor.breakdown import By
+    from auditor.context import BodyOf
     from auditor.digests import Seen
+    from auditor.gather import Progress
     from auditor.money import Money
     from auditor.pricing import PriceList
+    from auditor.records import Audit, Audited
+    from auditor.savings import WhatIf
     from auditor.selection import Selection
     from auditor.store import Store
     from auditor.tables import Table
     from auditor.totals import Totals
-    from auditor.whatif import WhatIf
     from localmodel.rules.book import Rulebook
+    from traces.schema import JsonObject
 
 # Replayed requests that the search for the cheapest combination may cost.
 SEARCH_BUDGET = 60_000
@@ -124,7 +122,7 @@ def command(
 class Shown(NamedTuple):
     """What a report is made of. `money` is `None` where only sums are known; `seen` is then all calls."""
 
-    result: Audit
+    result: "Audit"
     sums: "Totals"
     rows: "list[WhatIf]"
     money: "Money | None"
@@ -146,8 +144,8 @@ def of_machine(
 
     They do not for a `whole` report, nor, unless `any_size`, for few calls, which a text lists one by one.
     """
+    from auditor.savings import nothing
     from auditor.text import LONGEST_TABLE
-    from auditor.whatif import nothing
     from tui.commands.machine import digested, found, known, reported
 
     files = found(quiet=quiet)
@@ -177,7 +175,7 @@ def _table(shown: Shown, by: "By", prices: "PriceList", zone: tzinfo) -> "Table"
     return breakdown(by, [*map(seen_of, calls)], prices, zone, proved)
 
 
-def _summed(result: Audit, prices: "PriceList", chosen: "Selection", what_if: bool) -> Shown:
+def _summed(result: "Audit", prices: "PriceList", chosen: "Selection", what_if: bool) -> Shown:
     from auditor.money import Money
     from auditor.selection import selected
     from auditor.totals import totals
@@ -188,7 +186,7 @@ def _summed(result: Audit, prices: "PriceList", chosen: "Selection", what_if: bo
     return Shown(result, totals(result.calls, money), rows, money, [])
 
 
-def audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, book: "Rulebook") -> Audit:
+def audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, book: "Rulebook") -> "Audit":
     """`read_and_audit` for those who need no bodies afterwards."""
     with contextlib.ExitStack() as stack:
         return read_and_audit(stack, paths, db, no_store, book)[0]
@@ -196,7 +194,7 @@ def audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, book: "Rul
 
 def read_and_audit(
     stack: contextlib.ExitStack, paths: tuple[Path, ...], db: Path | None, no_store: bool, book: "Rulebook"
-) -> tuple[Audit, BodyOf]:
+) -> "tuple[Audit, BodyOf]":
     """Read, store and audit; bodies can be read again until `stack` closes.
 
     The store failing is a warning: the audit goes on without it. Raises what reading and the store raise.
@@ -228,11 +226,11 @@ def read_and_audit(
     return result, body_of
 
 
-def _body_reader(store: "Store | None") -> BodyOf:
+def _body_reader(store: "Store | None") -> "BodyOf":
     """How a diagnosis gets a body again: from the store where calls came from it, else from the trace file."""
     from traces import io
 
-    def body_of(one: Audited) -> JsonObject | None:
+    def body_of(one: "Audited") -> "JsonObject | None":
         call = one.call
         try:
             if store is not None and call.key is not None:
@@ -245,7 +243,7 @@ def _body_reader(store: "Store | None") -> BodyOf:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Progress | None]:
+def _progress() -> "Iterator[Progress | None]":
     """A progress bar on stderr, when that is a terminal and the work is long."""
     if sys.stderr is None or not sys.stderr.isatty():  # None where the caller closed it
         yield None
@@ -263,7 +261,7 @@ def _progress() -> Iterator[Progress | None]:
         yield advance
 
 
-def _save(store: "Store", result: Audit) -> None:
+def _save(store: "Store", result: "Audit") -> None:
     from auditor.outcomes import outcome_rows
 
     try:
@@ -272,7 +270,7 @@ def _save(store: "Store", result: Audit) -> None:
         warn(f"outcomes not stored: {error}")
 
 
-def what_if_rows(result: Audit, money: "Money") -> "list[WhatIf]":
+def what_if_rows(result: "Audit", money: "Money") -> "list[WhatIf]":
     """The what-if table of an audit, with the search for the cheapest combination within its budget."""
     from auditor.policies import POLICIES
     from auditor.whatif import Trial, table
@@ -280,7 +278,7 @@ def what_if_rows(result: Audit, money: "Money") -> "list[WhatIf]":
     return table(Trial(result, money), POLICIES, budget=SEARCH_BUDGET)
 
 
-def warn_of(result: Audit) -> None:
+def warn_of(result: "Audit") -> None:
     """Say on stderr what of the calls could not be used; many are counted."""
     for warning in result.warnings[:MOST_NAMED]:
         warn(warning)

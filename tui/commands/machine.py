@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from auditor.audit import Audit
 from auditor.digest_totals import totals_of
 from auditor.digests import Digest, Seen, audited_of
 from auditor.errors import AuditError
 from auditor.pricing import PriceList
+from auditor.records import Audit
 from auditor.selection import Selection
 from auditor.sessions import basis_of, read, sessions_of
 from auditor.store import Store, default_path

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+MOST_NAMED = 20
+"""Rows left out and the like are named one by one up to here; the rest are counted."""
+
+
 class Moment(click.ParamType[datetime]):
     """A date or an ISO time, read as UTC where it names no zone."""
 

@@ -13,9 +13,7 @@ from traces import io
 from traces.errors import TraceError
 from traces.schema import Call
 from tui.cli import warn
-
-MOST_NAMED = 20
-"""Rows left out and the like are named one by one up to here; the rest are counted."""
+from tui.commands.options import MOST_NAMED
 
 LARGE_BYTES = 16 * 2**20
 """A smaller file is read before another process has started."""

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from auditor import price_check
-from auditor.audit import Audit, audit
+from auditor.audit import audit
 from auditor.money import Money
 from auditor.price_rows import PriceRow, load_prices, row_from, row_to
 from auditor.pricing import PriceList, cost
+from auditor.records import Audit
 from auditor.totals import Totals, totals
 from localmodel.rules.book import Rulebook
 from traces import io
