@@ -16,8 +16,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias
 
+from auditor.cycles import no_cycles
 from auditor.errors import AuditError, StoreError
-from auditor.gather import Gathered, gather, no_cycles
+from auditor.gather import Gathered, gather
 from auditor.store import Store
 from traces import io
 from traces.canonical import Interner

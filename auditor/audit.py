@@ -9,12 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from auditor.context import BodyOf, Context
+from auditor.cycles import no_cycles
 from auditor.diagnose import diagnose
-from auditor.gather import EVERY, Gathered, Progress, gather, no_cycles
+from auditor.gather import EVERY, Gathered, Progress, gather
 from auditor.history import History
 from auditor.labels import weigh
-from auditor.records import Audited, Diagnosis, Finding
-from auditor.replay import predict, readable_from, slack_of, start_of
+from auditor.records import Audit, Audited, Diagnosis, Finding, start_of
+from auditor.replay import predict, readable_from, slack_of
 from auditor.usage_only import UsageOnly
 from localmodel.rules.book import Rulebook
 from localmodel.rules.load import Ruleset
@@ -22,15 +23,6 @@ from localmodel.rules.types import CacheState, Outcome
 from traces.canonical import platform_of
 from traces.schema import Call, Prompt
 from traces.tokens import Meter
-
-
-@dataclass(slots=True)
-class Audit:
-    """The result: calls in time order, and warnings about rows that were used without their body."""
-
-    ruleset: Rulebook
-    calls: list[Audited]
-    warnings: list[str] = field(default_factory=list)
 
 
 def audit(
@@ -59,11 +51,11 @@ def judge(
     """The second half of an audit, while the first still runs. `warnings` is where the first half puts its own."""
     book = Rulebook(rules) if isinstance(rules, Ruleset) else rules
     with no_cycles():
-        calls = _folded(gathered, book, body_of, progress)
-    return Audit(book, calls, warnings + _ungoverned(calls, book))
+        fold = _folded(gathered, book, body_of, progress)
+    return Audit(book, fold.history.calls, warnings + _ungoverned(fold.ungoverned))
 
 
-def _folded(gathered: Iterable[Gathered], book: Rulebook, body_of: BodyOf, progress: Progress | None) -> list[Audited]:
+def _folded(gathered: Iterable[Gathered], book: Rulebook, body_of: BodyOf, progress: Progress | None) -> "Fold":
     """Calls in time order: judged as they come while they come in that order, else all anew once they are sorted."""
     kept: list[Gathered] = []
     fold: Fold | None = Fold(book, body_of)
@@ -83,15 +75,11 @@ def _folded(gathered: Iterable[Gathered], book: Rulebook, body_of: BodyOf, progr
             if progress is not None and index % EVERY == 0:
                 progress("auditing", index, len(kept))
     fold.usage_only.finish()
-    for audited in fold.history.calls:
-        if audited.call.label is not None:
-            weigh(audited)
-    return fold.history.calls
+    return fold
 
 
-def _ungoverned(calls: list[Audited], book: Rulebook) -> list[str]:
+def _ungoverned(counts: Counter[str]) -> list[str]:
     """Providers without a ruleset: their calls are judged by their usage alone."""
-    counts = Counter(one.call.provider for one in calls if book.of(one.call.provider, one.call.model or "") is None)
     return [
         f"provider {provider!r}: {count:,} calls are judged by their usage alone, no rules of it are known; name some "
         "with --rules"
@@ -109,6 +97,7 @@ class Fold:
     meter: Meter = field(default_factory=Meter)
     history: History = field(default_factory=History)
     usage_only: UsageOnly = field(default_factory=UsageOnly)
+    ungoverned: Counter[str] = field(default_factory=Counter)
 
     def take(self, call: Call, prompt: Prompt | None) -> Audited:
         """Measure, predict and judge one call, then count it among the earlier ones."""
@@ -121,6 +110,9 @@ class Fold:
         before = self.state
         if ruleset is None:
             outcome = None
+            self.ungoverned[call.provider] += 1
+        elif prompt is None:
+            outcome = None
         else:
             self.state, outcome = predict(before, audited, ruleset, self.meter)
         if call.failed:
@@ -129,6 +121,7 @@ class Fold:
             self.usage_only.take(audited, rules)
         else:
             self._diagnose(audited, audited.prompt, outcome, before)
+        weigh(audited)
         self.history.add(audited)
         return audited
 

@@ -6,23 +6,46 @@ decimals come out the same, to the digit.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TypeAlias
+from typing import NamedTuple
 
 from auditor.digests import Seen
 from auditor.price_rows import PriceRow, at
 from auditor.pricing import DEFAULT_RATES, PriceList, cost, equivalents, rates_of
-from auditor.totals import NECESSARY, UNRATED_KINDS, CauseSum, Sum, Totals
-from traces.schema import Usage
-
-_Tokens: TypeAlias = list[int]
-_Key: TypeAlias = tuple[str, str | None, str, int, int]
+from auditor.totals import NECESSARY, UNRATED_KINDS, CauseSum, Sum, Totals, Unpriced, again_usd
+from traces.schema import Kind, Ttl, Usage
 
 
-class _Prices:
+class Group(NamedTuple):
+    """Calls that are priced alike: what they have in common. `label` is what a table sorts them by."""
+
+    label: str
+    provider: str
+    model: str | None
+    kind: Kind
+    known: int
+    asked: Ttl | None
+    row: int
+
+
+@dataclass(slots=True)
+class Amount:
+    """Their number and tokens: whole input, read, written (all, short, long), output, and those lost.
+
+    `again` is what the lost ones cost beyond a read, `None` where that has no price.
+    """
+
+    row: PriceRow | None
+    calls: int = 0
+    tokens: list[int] = field(default_factory=lambda: [0] * 6)
+    lost: int = 0
+    again: Decimal | None = Decimal(0)
+
+
+class Prices:
     """Price rows in force, each flattened to the length tier of a call, so that equal prices are one object."""
 
     def __init__(self, prices: PriceList) -> None:
@@ -35,6 +58,10 @@ class _Prices:
         """The prices of one call, `None` where its model has none."""
         if seen.model is None:
             return None
+        if seen.terms:
+            moment = None if seen.at is None else datetime.fromtimestamp(seen.at, UTC)
+            row = self._list.rate(seen.provider, seen.model, moment, tuple(seen.terms))
+            return None if row is None else self._tier(row, seen.input or 0)
         key = (seen.provider, seen.model)
         row = self._single[key] if key in self._single else self._dated(key, seen)
         if row is None:
@@ -68,13 +95,12 @@ class _Prices:
         return flat
 
 
-def totals_of(calls: Iterable[Seen], prices: PriceList) -> Totals:
-    """Sum up digests of sessions. Agents are not told apart."""
-    rows, groups, kept = _Prices(prices), defaultdict[_Key, _Tokens](lambda: [0] * 7), dict[int, PriceRow | None]()
-    causes: dict[str, CauseSum] = defaultdict(CauseSum)
+def grouped(calls: Iterable[Seen], rows: Prices, label: Callable[[Seen], str] | None = None) -> dict[Group, Amount]:
+    """Calls added up, those together that have the same label, the same price, and the same figures known."""
+    groups: dict[tuple[str, str, str | None, Kind, int, Ttl | None, int], Amount] = {}
     for seen in calls:
         row = rows.row(seen)
-        kept[id(row)] = row
+        counts = (seen.input, seen.read, seen.write, seen.write_5m, seen.write_1h, seen.output)
         known = (
             (seen.input is not None)
             | (seen.read is not None) << 1
@@ -83,66 +109,85 @@ def totals_of(calls: Iterable[Seen], prices: PriceList) -> Totals:
             | (seen.write_1h is not None) << 4
             | (seen.output is not None) << 5
         )
-        tokens = groups[seen.provider, seen.model, seen.kind, id(row), known]
-        tokens[0] += 1
-        for place, count in enumerate(
-            (seen.input, seen.read, seen.write, seen.write_5m, seen.write_1h, seen.output), 1
-        ):
-            tokens[place] += count or 0
+        name = "" if label is None else label(seen)
+        key = (name, seen.provider, seen.model, seen.kind, known, seen.asked, id(row))
+        amount = groups.get(key)
+        if amount is None:
+            amount = groups[key] = Amount(row)
+        amount.calls += 1
+        tokens = amount.tokens
+        for place, count in enumerate(counts):
+            if count:
+                tokens[place] += count
+        if seen.lost:
+            again = again_usd(row, seen.usage(), *lost_as_billed(seen))
+            amount.again = None if amount.again is None or again is None else amount.again + again
+            amount.lost += seen.lost
+    return {Group(*key): amount for key, amount in groups.items()}
+
+
+def lost_as_billed(seen: Seen) -> tuple[int, int]:
+    """Lost tokens that were written again, and those that were billed uncached: as written first."""
+    written = seen.write or 0
+    taken = min(seen.lost, written)
+    return taken, min(seen.lost - taken, max((seen.input or 0) - (seen.read or 0) - written, 0))
+
+
+def totals_of(calls: Sequence[Seen], prices: PriceList) -> Totals:
+    """Sum up digests of sessions. Agents are not told apart."""
+    rows = Prices(prices)
+    causes: dict[str, CauseSum] = defaultdict(CauseSum)
+    for seen in calls:
         if seen.input is not None and seen.read is not None:
-            _cause(seen, causes)
-    whole, unpriced = Sum(), defaultdict[str, int](int)
+            _cause(seen, causes, rows)
+    whole, unpriced = Sum(), defaultdict[str, Unpriced](Unpriced)
     by_kind, by_model = defaultdict[str, Sum](Sum), defaultdict[str, Sum](Sum)
-    for (_, model, kind, row_id, known), tokens in groups.items():
-        sums = [whole, by_kind[kind], by_model[model or "unknown"]]
-        _add(tokens, known, kind, kept[row_id], sums)
-        if known & 1 and kept[row_id] is None:
-            unpriced[model or "unknown"] += tokens[1]
+    for group, amount in grouped(calls, rows).items():
+        add(group, amount, [whole, by_kind[group.kind], by_model[group.model or "unknown"]])
+        if group.known & 1 and amount.row is None:
+            each = unpriced[group.model or "unknown"]
+            each.calls += amount.calls
+            each.tokens += amount.tokens[0] + amount.tokens[5]
     ordered = dict(sorted(causes.items(), key=lambda pair: (pair[0] == NECESSARY, -pair[1].tokens)))
     return Totals(whole, dict(by_kind), {}, dict(by_model), ordered, 0, dict(unpriced))
 
 
-def _cause(seen: Seen, causes: dict[str, CauseSum]) -> None:
+def _cause(seen: Seen, causes: dict[str, CauseSum], rows: Prices) -> None:
     """As `auditor.totals.by_cause`: lost tokens count as written first, the rest is new content."""
     written = seen.write or 0
     uncached = (seen.input or 0) - (seen.read or 0) - written
     if seen.lost and seen.cause is not None:
-        taken = min(seen.lost, written)
-        rest = min(seen.lost - taken, uncached)
-        _count(causes[seen.cause], taken, rest)
+        taken, rest = lost_as_billed(seen)
+        causes[seen.cause].take(taken, rest, again_usd(rows.row(seen), seen.usage(), taken, rest))
         written, uncached = written - taken, uncached - rest
-    _count(causes[NECESSARY], written, uncached)
+    causes[NECESSARY].take(written, uncached)
 
 
-def _count(each: CauseSum, written: int, uncached: int) -> None:
-    each.calls += 1
-    each.tokens += written + uncached
-    each.written_tokens += written
-    each.uncached_tokens += uncached
-
-
-def _add(tokens: _Tokens, known: int, kind: str, row: PriceRow | None, sums: list[Sum]) -> None:
-    calls, *counts = tokens
-    told = [count if known >> place & 1 else None for place, count in enumerate(counts)]
-    usage = Usage(*told)
-    paid = cost(usage, row, tier="5m") if row is not None and usage.input_tokens is not None else None
+def add(group: Group, amount: Amount, sums: list[Sum]) -> None:
+    """Add a group to each of these sums."""
+    usage = usage_of(group, amount)
+    row = amount.row
+    paid = cost(usage, row, tier=group.asked) if row is not None and usage.input_tokens is not None else None
     rates = (rates_of(row, usage.input_tokens or 0) if row is not None else None) or DEFAULT_RATES
-    worth = equivalents(usage, rates, tier="5m") or Decimal(0)
+    worth = equivalents(usage, rates, tier=group.asked or "5m") or Decimal(0)
     for each in sums:
-        each.calls += calls
+        each.calls += amount.calls
         each.output_tokens += usage.output_tokens or 0
         if paid is not None:
-            each.usd += paid.usd
-            each.priced_calls += calls
-            each.reasons.update(paid.reasons if paid.partial else ())
+            each.pay(paid, amount.calls)
         if usage.input_tokens is None or usage.read_tokens is None:
-            each.unknown_calls += calls
+            each.unknown_calls += amount.calls
             continue
         each.equivalents += worth
         each.input_tokens += usage.input_tokens
         each.read_tokens += usage.read_tokens
         each.write_tokens += usage.write_tokens or 0
         each.uncached_tokens += usage.uncached_tokens or 0
-        if kind not in UNRATED_KINDS:
+        if group.kind not in UNRATED_KINDS:
             each.rated_input += usage.input_tokens
             each.rated_read += usage.read_tokens
+
+
+def usage_of(group: Group, amount: Amount) -> Usage:
+    """The usage of a group together; what no call of it reports is unknown."""
+    return Usage(*(count if group.known >> place & 1 else None for place, count in enumerate(amount.tokens)))

@@ -11,20 +11,22 @@ from hashlib import blake2b
 import msgspec
 from msgspec import Struct
 
-from auditor.audit import Audit
-from auditor.records import Audited, Cause, Diagnosis, Finding, Status, Verdict
-from auditor.replay import start_of
+from auditor.money import tier_of
+from auditor.records import Audit, Audited, Cause, Diagnosis, Finding, Status, Verdict, start_of
 from localmodel.rules.types import RuleValue
 from localmodel.rules.types import Status as RuleStatus
-from traces.facts import facts_of
-from traces.schema import Call, Kind, Usage
+from traces.facts import facts_of, terms_of
+from traces.schema import Call, Kind, Ttl, Usage
 
-FORMAT = 1
+FORMAT = 3
 """To be raised whenever a digest of the same session comes out otherwise: kept ones are then made anew."""
 
 
 class Seen(Struct, array_like=True, gc=False):
-    """One call. `id` is what its copies share, `at` its start in seconds since 1970, `lost` the tokens of `cause`."""
+    """One call. `id` is what its copies share, `at` its start in seconds since 1970, `lost` the tokens of `cause`.
+
+    `asked` is the lifetime that its markers asked for, `terms` those of its price where they are not the usual ones.
+    """
 
     id: bytes
     at: float | None
@@ -40,6 +42,10 @@ class Seen(Struct, array_like=True, gc=False):
     cause: Cause | None = None
     lost: int = 0
     project: str | None = None
+    trace: str = ""
+    agent: str = "main"
+    terms: list[str] = []
+    asked: Ttl | None = None
 
     def usage(self) -> Usage:
         """Its usage as reported."""
@@ -97,12 +103,13 @@ def digest_of(audit: Audit, remarks: Iterable[str]) -> Digest:
         if audited.diagnosis is not None and audited.diagnosis.lost_tokens
     ]
     bodies = any(audited.prompt is not None for audited in audit.calls)
-    return Digest([_seen(audited) for audited in audit.calls], misses, [*remarks, *audit.warnings], bodies)
+    return Digest([seen_of(audited) for audited in audit.calls], misses, [*remarks, *audit.warnings], bodies)
 
 
-def _seen(audited: Audited) -> Seen:
+def seen_of(audited: Audited) -> Seen:
+    """What a digest keeps of a call."""
     call, usage, diagnosis = audited.call, audited.call.usage, audited.diagnosis
-    lost = diagnosis.lost_tokens if diagnosis is not None else 0
+    lost, facts = diagnosis.lost_tokens if diagnosis is not None else 0, facts_of(call)
     return Seen(
         _identity(call),
         None if call.started_at is None else call.started_at.timestamp(),
@@ -117,7 +124,11 @@ def _seen(audited: Audited) -> Seen:
         usage.output_tokens,
         diagnosis.primary.cause if diagnosis is not None and lost else None,
         lost,
-        facts_of(call).get("project"),
+        facts.get("project"),
+        call.trace,
+        call.agent,
+        [*terms_of(call)],
+        tier_of(audited) if audited.prompt is not None or "ttls" in facts else None,
     )
 
 

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from auditor.audit import Audit
 from auditor.context import BodyOf
+from auditor.records import Audit
 from traces.divergence import SHORT, Divergence
 from traces.schema import JsonObject
 

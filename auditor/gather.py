@@ -1,16 +1,15 @@
 """The first half of an audit: calls stream in, are canonicalised, and lose their bodies."""
 
-import gc
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeAlias
 
 from traces.canonical import Interner, canonical
 from traces.errors import MalformedRow
-from traces.schema import Call, Prompt
+from traces.schema import Call, JsonObject, Prompt
 from traces.tokens import estimate
 from traces.wire.labels import label_of
+from traces.wire.terms import KEPT, beside, terms
 
 Progress = Callable[[str, int, int | None], None]
 """Told the stage, how many calls are done, and of how many (`None`: not known yet)."""
@@ -31,22 +30,29 @@ def gather(calls: Iterable[Call], warn: Callable[[str], None], interner: Interne
             prompt = None
             warn(f"{call.place or call.id}: {error}; the call is judged by its usage alone")
         if call.request is not None or call.response is not None or call.tokens is not None:
-            label = call.label or label_of(call.request, call.response)
-            call = replace(call, request=None, response=None, tokens=None, label=label)
-        yield call, prompt
+            label, response = call.label or label_of(call.request, call.response), call.response
+            facts = (call.facts or {}) | terms(response) or None
+            call = replace(call, request=None, response=None, tokens=None, label=label, facts=facts)
+            yield call, prompt
+            yield from ((each, None) for each in _beside(call, response, warn))
+        else:
+            yield call, prompt
 
 
-@contextmanager
-def no_cycles() -> Iterator[None]:
-    """Without the cycle collector: JSON bodies have no cycles, and looking for some costs a third of the time.
-
-    What is alive at the end stays for long and is not looked through later either.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
+def _beside(call: Call, response: JsonObject | None, warn: Callable[[str], None]) -> Iterator[Call]:
+    """What a response was charged beside its own usage, as calls of their own."""
     try:
-        yield
-    finally:
-        if enabled:
-            gc.freeze()
-            gc.enable()
+        for number, kind, model, usage in beside(response):
+            kept = {name: value for name, value in (call.facts or {}).items() if name in KEPT}
+            yield replace(
+                call,
+                id=f"{call.id}/{number}",
+                kind="summary" if kind == "compaction" else "side",
+                model=model or call.model,
+                usage=usage,
+                facts=kept | {"beside": kind},
+                label=None,
+                key=None,
+            )
+    except MalformedRow as error:
+        warn(f"{call.place or call.id}: usage.iterations: {error}; what was charged beside the call is left out")

@@ -1,7 +1,8 @@
 """The provider's own word on a call, weighed as evidence: it compares requests and knows nothing of the cache.
 
 A label without lost tokens is no miss. Where bodies were recorded, what they show stands, and a label supports it or is
-quoted beside it. Where only usage was, a label that names a change names the cause; all others leave it open.
+quoted beside it. Where only usage was, a label that names a change names the cause (idle time that suffices as well
+holds beside it); all others leave it open.
 """
 
 from auditor.records import Audited, Cause, Diagnosis, Finding, Status
@@ -35,31 +36,41 @@ def cause_of(label: Label) -> Cause | None:
 def weigh(audited: Audited) -> None:
     """Take the call's label into its diagnosis."""
     label, diagnosis = audited.call.label, audited.diagnosis
-    if label is None or diagnosis is None or not diagnosis.lost_tokens:
-        return  # nothing was lost: whatever was compared, no miss came of it
+    if label is None or diagnosis is None:
+        return
     cause = cause_of(label)
+    if not diagnosis.lost_tokens:
+        if diagnosis.primary.cause == "compaction" and cause is not None:
+            diagnosis.primary.evidence.append(f"the provider's own label agrees: {label.value}")
+        return  # nothing was lost: whatever was compared, no miss came of it
     if cause is None:
         _open(diagnosis, label)
     elif cause in {finding.cause for finding in diagnosis.findings if finding.lost_tokens}:
         diagnosis.primary.evidence.append(f"the provider's own label agrees: {label.value}")
-    elif diagnosis.primary.cause == "unknown":
+    elif audited.outcome is None or diagnosis.primary.cause == "unknown":
         _named(diagnosis, label, cause)
     else:
-        # Bodies or times already explain the loss; both may hold, since a label knows nothing of the cache.
+        # Bodies already explain the loss; both may hold, since a label knows nothing of the cache.
         found = Finding(cause, "possible", [f"the provider's own label: {label.value}"], parameter=_parameter(label))
         diagnosis.also = [one for one in diagnosis.also if one.cause != cause or one.lost_tokens] + [found]
 
 
 def _named(diagnosis: Diagnosis, label: Label, cause: Cause) -> None:
-    """A loss that numbers alone could not explain, and a label that names a change."""
+    """A loss that numbers alone could not explain for certain, and a label that names a change."""
     old = diagnosis.primary
     size = "" if label.missed_tokens is None else f", about {label.missed_tokens:,} tokens behind it"
     said = f"the provider compared this request with an earlier one: {label.value}{size}"
     rest = [line for line in old.evidence if "the change itself cannot be shown" not in line]
+    expired = old.cause == "ttl_expired"
     # "input" is instructions or history, so the cause is not certain.
     status: Status = "likely" if label.what == "input" else "established"
-    diagnosis.primary = Finding(cause, status, [said, *rest], old.lost_tokens, parameter=_parameter(label))
+    evidence = [said] if expired else [said, *rest]
+    diagnosis.primary = Finding(cause, status, evidence, old.lost_tokens, parameter=_parameter(label))
     diagnosis.also = [one for one in diagnosis.also if one.cause != cause and one.cause not in _CONTENT]
+    diagnosis.ruled_out = [one for one in diagnosis.ruled_out if one.cause != cause]
+    if expired:
+        old.lost_tokens = 0
+        diagnosis.also.insert(0, old)
 
 
 def _open(diagnosis: Diagnosis, label: Label) -> None:

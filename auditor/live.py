@@ -100,7 +100,7 @@ class Live:
     def _line(self, audited: Audited, conversation: str | None) -> Line:
         call, diagnosis = audited.call, audited.diagnosis
         money = Money([audited], self._prices)
-        whole = money.whole(audited)
+        cost = money.cost(audited)
         expires = self._left(audited, money, conversation)
         lost = diagnosis is not None and diagnosis.lost_tokens > 0
         primary = diagnosis.primary if diagnosis is not None and (lost or audited.verdict == "not_engaged") else None
@@ -110,8 +110,8 @@ class Live:
             cause=primary.cause if primary else None,
             status=primary.status if primary else None,
             lost_tokens=diagnosis.lost_tokens if diagnosis else None,
-            usd=whole.usd if whole else None,
-            partial=bool(whole and whole.reasons),
+            usd=cost.usd if cost else None,
+            partial=cost is not None and cost.partial,
             expires_at=expires,
             note=audited.note,
         )

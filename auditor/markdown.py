@@ -129,8 +129,9 @@ def _rules(calls: list[JsonObject]) -> Iterator[str]:
 
 def _remarks(report: JsonObject) -> Iterator[str]:
     totals = report["totals"]
-    for model, tokens in totals["unpriced"].items():
-        yield f"\nUNPRICED: no price known for {code(model)} ({amount(tokens)} input tokens)"
+    for model, each in totals["unpriced"].items():
+        size = f"{amount(each['calls'])} calls, {amount(each['tokens'])} tokens"
+        yield f"\nUNPRICED: no price known for {code(model)} ({size})"
     if totals["unknown_calls"]:
         yield f"\n{amount(totals['unknown_calls'])} calls report no cache usage and are in no ratio"
 

@@ -98,8 +98,13 @@ def m0006_summaries(db: "Database") -> None:
     db.execute("CREATE INDEX outcomes_lost ON outcomes (ruleset, call, cause, lost_tokens) WHERE lost_tokens > 0")
 
 
+def m0007_label(db: "Database") -> None:
+    """The provider's own comparison of a call (`traces.schema.Label`), as JSON; older rows keep it in their facts."""
+    db.execute("ALTER TABLE calls ADD COLUMN label TEXT")
+
+
 STEPS: tuple[Callable[["Database"], None], ...] = (
-    *(m0001_calls, m0002_outcomes, m0003_facts, m0004_sessions, m0005_exchanges, m0006_summaries),
+    *(m0001_calls, m0002_outcomes, m0003_facts, m0004_sessions, m0005_exchanges, m0006_summaries, m0007_label),
 )
 VERSION = len(STEPS)
 

@@ -1,17 +1,20 @@
 """Bills: tokens by class with their input-token equivalents and dollars, for single calls and whole traces."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from operator import sub
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from auditor.price_rows import MILLION, at
-from auditor.pricing import DEFAULT_RATES, PriceList, PriceRow, Reason, cost, equivalents, rates_of
+from auditor.pricing import DEFAULT_RATES, Cost, PriceList, PriceRow, cost, equivalents, rates_of
 from auditor.records import Audited
-from auditor.replay import Charge, Sent
 from localmodel.rules.types import Rates
+from traces.facts import facts_of, terms_of
 from traces.schema import Prompt, Ttl, Usage
+
+if TYPE_CHECKING:
+    from auditor.replay import Charge, Sent
 
 _ZERO = Decimal(0)
 
@@ -73,13 +76,6 @@ class Tally:
         return Bill(self.calls, *tokens, self.equivalents, self.usd)
 
 
-class Whole(NamedTuple):
-    """Dollars of a call's input and output, and why they are uncertain (empty: they are certain)."""
-
-    usd: Decimal
-    reasons: tuple[Reason, ...]
-
-
 class _Prices(NamedTuple):
     """Dollars per million tokens of each class in one tier (`None`: unpriced), and the same relative to plain input."""
 
@@ -96,7 +92,7 @@ class Money:
     def __init__(self, calls: list[Audited], prices: PriceList) -> None:
         self._prices = prices
         self._recorded: dict[int, Bill] = {}
-        self._reasons: dict[int, tuple[Reason, ...]] = {}
+        self._costs: dict[int, Cost | None] = {}
         self._flat: dict[int, _Prices] = {}
         self._tiers: dict[tuple[int, int], _Prices] = {}
         self._single: dict[tuple[str, str], PriceRow | None] = {}
@@ -125,38 +121,38 @@ class Money:
             usage.read_tokens,
             usage.write_tokens or 0,
             usage.uncached_tokens or 0,
-            equivalents(usage, rates, tier=tier_of(audited)) or _ZERO,
+            equivalents(usage, rates, tier=tier_of(audited) or "5m") or _ZERO,
             self._input_usd(audited, row),
         )
 
     def _input_usd(self, audited: Audited, row: PriceRow | None) -> Decimal | None:
         """Only the input side is compared between policies; output is the same under each."""
-        if row is None:
+        paid = self.cost(audited)
+        if row is None or paid is None or paid.usd is None:
             return None
-        paid = cost(audited.call.usage, row, tier=tier_of(audited))
-        if paid.partial:
-            self._reasons[audited.index] = paid.reasons
         return paid.usd - _output_usd(audited.call.usage, row)
 
-    def whole(self, audited: Audited) -> Whole | None:
+    def cost(self, audited: Audited) -> Cost | None:
         """What a call cost, input and output; `None` where its input or its model's price is unknown."""
-        row, usage = self.row(audited), audited.call.usage
-        if row is None or usage.input_tokens is None:
-            return None
-        known = self.recorded(audited)
-        if usage.read_tokens is not None and known.usd is not None and not audited.call.failed:
-            return Whole(known.usd + _output_usd(usage, row), self._reasons.get(audited.index, ()))
-        paid = cost(usage, row, tier=tier_of(audited))
-        return Whole(paid.usd, paid.reasons if paid.partial else ())
+        if audited.index not in self._costs:
+            row, usage = self.row(audited), audited.call.usage
+            known = row is not None and usage.input_tokens is not None
+            paid = cost(usage, row, tier=tier_of(audited)) if row is not None and known else None
+            if paid is not None and facts_of(audited.call).get("named") == "request":
+                paid = replace(paid, reasons=(*paid.reasons, "priced_by_request_model"))
+            self._costs[audited.index] = paid
+        return self._costs[audited.index]
 
     def row(self, audited: Audited) -> PriceRow | None:
         """The price row in force for a call, `None` where its model is unpriced."""
         call = audited.call
         if call.model is None:
             return None
-        return self._row(call.provider, call.model, call.started_at if call.clock == "utc" else None)
+        return self._row(call.provider, call.model, call.started_at if call.clock == "utc" else None, terms_of(call))
 
-    def _row(self, provider: str, model: str, moment: datetime | None) -> PriceRow | None:
+    def _row(self, provider: str, model: str, moment: datetime | None, terms: tuple[str, ...] = ()) -> PriceRow | None:
+        if terms:
+            return self._prices.rate(provider, model, moment, terms)
         key = (provider, model)
         if key in self._single:
             return self._single[key]
@@ -183,12 +179,12 @@ class Money:
             self._tiers[id(row), input_tokens] = made
         return made
 
-    def predicted(self, sent: Sent, charge: Charge) -> Bill:
+    def predicted(self, sent: "Sent", charge: "Charge") -> Bill:
         """What the rules say a request is billed, at the prices of its model and time."""
         read, write_5m, write_1h, uncached = charge
         return Bill(1, sum(charge), read, write_5m + write_1h, uncached, *self._worth(sent.prompt, sent.at, charge))
 
-    def moved(self, audited: Audited, base: Charge, sent: Sent, charge: Charge) -> Bill:
+    def moved(self, audited: Audited, base: "Charge", sent: "Sent", charge: "Charge") -> Bill:
         """The recorded bill of a call, moved by the difference of two predictions: as recorded, and as `sent`."""
         assert audited.prompt is not None
         known = self.recorded(audited)
@@ -205,7 +201,7 @@ class Money:
             None if known.usd is None or usd is None or base_usd is None else known.usd + usd - base_usd,
         )
 
-    def _worth(self, prompt: Prompt, moment: datetime, charge: Charge) -> tuple[Decimal, Decimal | None]:
+    def _worth(self, prompt: Prompt, moment: datetime, charge: "Charge") -> tuple[Decimal, Decimal | None]:
         """Input-token equivalents and dollars of predicted tokens."""
         read, write_5m, write_1h, uncached = charge
         row = self._row(prompt.provider, prompt.model, moment) if prompt.model else None
@@ -221,7 +217,7 @@ def _output_usd(usage: Usage, row: PriceRow) -> Decimal:
     return (usage.output_tokens or 0) * (price or _ZERO) / MILLION
 
 
-def _dollars(charge: Charge, prices: _Prices) -> Decimal | None:
+def _dollars(charge: "Charge", prices: _Prices) -> Decimal | None:
     each = (prices.read, prices.write_5m, prices.write_1h, prices.input)
     usd = _ZERO
     for tokens, price in zip(charge, each, strict=True):
@@ -231,9 +227,11 @@ def _dollars(charge: Charge, prices: _Prices) -> Decimal | None:
     return usd / MILLION
 
 
-def tier_of(audited: Audited) -> Ttl:
-    """Lifetime that a call's writes were asked for, for usage without a split; five minutes where nothing says."""
+def tier_of(audited: Audited) -> Ttl | None:
+    """Lifetime that a call's writes were asked for, for usage without a split; `None` where nothing says."""
     prompt = audited.prompt
-    if prompt is not None and prompt.marks and all(mark.ttl == "1h" for mark in prompt.marks):
-        return "1h"
-    return prompt.automatic or "5m" if prompt is not None and not prompt.marks else "5m"
+    if prompt is None:
+        asked = {*(facts_of(audited.call).get("ttls") or ())}
+    else:
+        asked = {mark.ttl for mark in prompt.marks} | ({prompt.automatic} if prompt.automatic else set())
+    return asked.pop() if len(asked) == 1 else None

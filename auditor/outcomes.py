@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from auditor.audit import Audit
+from auditor.records import Audit
 from auditor.report import diagnosis_json
 from auditor.store_rows import OutcomeRow
 

@@ -14,8 +14,9 @@ from auditor.placement import cheapest_placement
 from auditor.records import Audited, Cause, Diagnosis
 from auditor.replay import Sent, later
 from auditor.rewrite import items_of, merged, rebuilt, with_lifetime, with_mark
+from auditor.savings import WhatIf
 from auditor.tails import stable_serialisation, undo_rewrites
-from auditor.whatif import Policy, Trial, WhatIf
+from auditor.whatif import Policy, Trial
 from localmodel.rules.types import REFRESH_AT
 from traces.divergence import common_blocks
 from traces.schema import Level, Prompt

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from auditor.errors import BadPriceFile
-from auditor.price_rows import Price, PriceRow, Window, row_from, row_to
+from auditor.price_rows import Price, PriceRow, Window, row_from, row_to, scaled
 from traces.schema import JsonObject, Ttl
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 OVERLAY = Path(__file__).parent / "prices" / "overlay.toml"
 
-_FORMAT = 1
+_FORMAT = 2
 """Raised when the cache file's form changes; part of its name, so that old files are simply not read."""
 
 _PROVIDERS = {
@@ -44,6 +44,9 @@ _PROVIDERS = {
     "kimi": "moonshotai",
 }
 """Our names of providers → those of genai-prices, where they differ."""
+
+_USUAL = ("default", "standard", "auto")
+"""Terms that are no variant."""
 
 _TAG = r"(?>\d{4}-\d{2}-\d{2}|\d{2}-\d{4}|\d{2}-\d{2}|\d{8}|\d{6}|\d{4}|00\d|v\d+(?::\d+)?|latest|preview|exp)"
 _VARIANT = re.compile(rf"(?:{_TAG})?+(?:[-@:.]{_TAG})*+(?:\[1m\])?")
@@ -159,8 +162,15 @@ def extract(provider: str, model: str) -> tuple[PriceRow, ...]:
     model = model.removeprefix(f"{provider}/")
     found = _match(provider, model)
     owner = found[0] if found else provider
-    rows = _overlay().history(owner, model) or (_rows_of(found[1]) if found else ())
-    return _overlay().with_long_write(owner, model, rows)
+    corrected = _overlay().history(owner, model)
+    rows = _with_times(corrected or (_rows_of(found[1]) if found else ()), _times_of(found[1]) if found else {})
+    return _overlay().completed(owner, model, rows)
+
+
+def listed(provider: str, model: str) -> tuple[PriceRow, ...]:
+    """What genai-prices alone says of a model, without the overlay; () where it does not know it."""
+    found = _match(provider, model)
+    return _rows_of(found[1]) if found else ()
 
 
 def _match(provider: str, model: str) -> "tuple[str, ModelInfo] | None":
@@ -225,6 +235,34 @@ def _rows_of(info: "ModelInfo") -> tuple[PriceRow, ...]:
     return (*rows, *windows)
 
 
+def _times_of(info: "ModelInfo") -> dict[str, Decimal]:
+    """Factors of price variants (batch, fast, flex, priority) on the usual prices, where one holds for all of them.
+
+    The variants' own dates are those of the package's check, not of the offer, and are left out.
+    """
+    latest, factors = _rows_of(info)[-1], dict[str, Decimal]()
+    for variant in info.price_variants or ():
+        if len(variant.when) != 1 or (name := next(iter(variant.when.values()))) in _USUAL:
+            continue
+        other = _row_of(variant.prices)
+        ratios = {_ratio(getattr(other, each), getattr(latest, each)) for each in ("input", "read", "output")}
+        factor = next(iter(ratios))
+        if len(ratios) == 1 and factor is not None:
+            factors[name] = factor
+    return factors
+
+
+def _ratio(price: Price | None, base: Price | None) -> Decimal | None:
+    one, other = (each if each is None or isinstance(each, Decimal) else each[0][1] for each in (price, base))
+    return one / other if one is not None and other else None
+
+
+def _with_times(rows: tuple[PriceRow, ...], factors: dict[str, Decimal]) -> tuple[PriceRow, ...]:
+    if not factors:
+        return rows
+    return tuple(replace(row, times=tuple(sorted((factors | dict(row.times)).items()))) for row in rows)
+
+
 def _start(entry: "ConditionalPrice") -> date:
     return getattr(entry.constraint, "start_date", date.min)
 
@@ -272,10 +310,11 @@ class _LongWrite:
 
 @dataclass(frozen=True, slots=True)
 class _Overlay:
-    """The corrections of `overlay.toml`: (provider, model name) → rows, and → price of the longer write."""
+    """The corrections of `overlay.toml`: (provider, model name) → rows, → price of the longer write, → factors."""
 
     rows: dict[tuple[str, str], tuple[PriceRow, ...]]
     long_writes: dict[tuple[str, str], _LongWrite]
+    times: dict[tuple[str, str], dict[str, Decimal]]
 
     def history(self, provider: str, model: str) -> tuple[PriceRow, ...]:
         for (owner, name), rows in self.rows.items():
@@ -283,22 +322,21 @@ class _Overlay:
                 return rows
         return ()
 
-    def with_long_write(self, provider: str, model: str, rows: tuple[PriceRow, ...]) -> tuple[PriceRow, ...]:
+    def completed(self, provider: str, model: str, rows: tuple[PriceRow, ...]) -> tuple[PriceRow, ...]:
+        """Rows with the longer write and the factors that genai-prices lacks."""
         for (owner, name), rule in self.long_writes.items():
             if owner == provider and is_variant(model, name):
-                return tuple(_add_long_write(row, rule) for row in rows)
+                rows = tuple(_add_long_write(row, rule) for row in rows)
+                break
+        for (owner, name), factors in self.times.items():
+            if owner == provider and is_variant(model, name):
+                return _with_times(rows, factors)
         return rows
 
 
 def _add_long_write(row: PriceRow, rule: _LongWrite) -> PriceRow:
     source = f"{row.source}; longer write: {rule.source}"
-    return replace(row, write_1h=_times(row.input, rule.times_input), unsplit=rule.unsplit, source=source)
-
-
-def _times(price: Price | None, factor: Decimal) -> Price | None:
-    if price is None or isinstance(price, Decimal):
-        return None if price is None else price * factor
-    return tuple((above, value * factor) for above, value in price)
+    return replace(row, write_1h=scaled(row.input, rule.times_input), unsplit=rule.unsplit, source=source)
 
 
 @cache
@@ -314,4 +352,9 @@ def _overlay() -> _Overlay:
         for entry in content["long_write"]
         for name in entry["models"]
     }
-    return _Overlay(rows, long_writes)
+    times = {
+        (entry["provider"], name): {term: Decimal(factor) for term, factor in entry["factors"].items()}
+        for entry in content["times"]
+        for name in entry["models"]
+    }
+    return _Overlay(rows, long_writes, times)

@@ -1,4 +1,4 @@
-"""Price rows: US dollars per million tokens, dated, and the one written form of them.
+"""Price rows: money per million tokens, dated, and the one written form of them.
 
 The same table form serves the user's price file, the overlay in `prices/overlay.toml`, the cache and
 `prices show --json`:
@@ -8,13 +8,15 @@ The same table form serves the user's price file, the overlay in `prices/overlay
 
 A price is a number, better a string, or tiers `[[0, "0.10"], [100000, "0.50"]]`: above 100,000 tokens of total
 input the second price holds for every token of the request. `cache_write` alone is the price of a provider with one
-lifetime. Money is `Decimal`, never float.
+lifetime. `"times": {"batch": "0.5", "fast": "2"}` are factors on all prices of calls under other terms (`varied`).
+Money is `Decimal`, never float; amounts of two currencies are never added.
 """
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -24,6 +26,7 @@ from auditor.errors import BadPriceFile
 from traces.schema import JsonObject, Ttl
 
 MILLION = Decimal(1_000_000)
+DOLLARS = "USD"
 
 Tiers: TypeAlias = tuple[tuple[int, Decimal], ...]
 """((total input tokens above which the price holds, price), …), ascending, the first from 0."""
@@ -55,11 +58,12 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class PriceRow:
-    """Prices of one model over one span of time, in US dollars per million tokens; `None` is unknown.
+    """Prices of one model over one span of time, in `currency` per million tokens; `None` is unknown.
 
     `since` is inclusive, `until` exclusive (UTC). `write_5m` is the price of the provider's shorter lifetime (5 min,
     30 min at OpenAI), `write_1h` that of the longer one (1 h, 12 h at OpenAI). `unsplit` names the lifetime of writes
-    for which the provider's usage gives none, where the provider leaves no doubt about it.
+    for which the provider's usage gives none, where the provider leaves no doubt about it. `times` are factors on all
+    prices under other terms; `lacks` the terms of a call for which no factor is known, so that its price is partial.
     """
 
     input: Price | None = None
@@ -74,6 +78,9 @@ class PriceRow:
     source: str = ""
     checked: date | None = None
     note: str = ""
+    currency: str = DOLLARS
+    times: tuple[tuple[str, Decimal], ...] = ()
+    lacks: tuple[str, ...] = ()
 
     def active(self, moment: datetime) -> bool:
         """Whether this row may price a call that started at `moment`; a time without zone counts as UTC."""
@@ -90,17 +97,51 @@ def at(price: Price | None, input_tokens: int) -> Decimal | None:
     return [value for above, value in price if above == 0 or input_tokens > above][-1]
 
 
-# The written names of the prices, in the order in which people read them.
-_PRICES = {
+def scaled(price: Price | None, factor: Decimal) -> Price | None:
+    """A price, in all its tiers, times a factor."""
+    if price is None or isinstance(price, Decimal):
+        return None if price is None else price * factor
+    return tuple((above, value * factor) for above, value in price)
+
+
+def varied(row: PriceRow, terms: tuple[str, ...]) -> PriceRow:
+    """The row as it prices calls under other terms ("batch", "fast", "geo_us"): each multiplies all prices.
+
+    Terms without a known factor stand in `lacks`, and the prices are then those of the usual terms.
+    """
+    factors = dict(row.times)
+    factor, lacks = Decimal(1), []
+    for term in terms:
+        if term in factors:
+            factor *= factors[term]
+        else:
+            lacks.append(term)
+    if factor != 1:
+        row = replace(
+            row,
+            input=scaled(row.input, factor),
+            read=scaled(row.read, factor),
+            write_5m=scaled(row.write_5m, factor),
+            write_1h=scaled(row.write_1h, factor),
+            output=scaled(row.output, factor),
+        )
+    return replace(row, lacks=tuple(lacks))
+
+
+PRICES = {
     "input": "input",
     "cache_write_5m": "write_5m",
     "cache_write_1h": "write_1h",
     "cache_read": "read",
     "output": "output",
 }
+"""The written names of the prices, in the order in which people read them, and their fields."""
+
 _WORDS = ("source", "note")
 _WINDOW = ("hours", "weekdays", "except")
-_KEYS = {*_PRICES, *_WORDS, *_WINDOW, "cache_write", "currency", "per", "since", "until", "unsplit", "checked"}
+_KEYS = {
+    *(*PRICES, *_WORDS, *_WINDOW, "cache_write", "currency", "per", "since", "until", "unsplit", "checked", "times"),
+}
 
 
 def row_from(table: object, where: str) -> PriceRow:
@@ -114,9 +155,13 @@ def row_from(table: object, where: str) -> PriceRow:
     fields = dict(table)
     if "cache_write" in fields:
         fields["cache_write_5m"] = fields.pop("cache_write")
-    prices = {name: _price(fields[key], per, f"{where}: {key}") for key, name in _PRICES.items() if key in fields}
+    prices = {name: _price(fields[key], per, f"{where}: {key}") for key, name in PRICES.items() if key in fields}
     return PriceRow(
-        **prices,
+        input=prices.get("input"),
+        read=prices.get("read"),
+        write_5m=prices.get("write_5m"),
+        write_1h=prices.get("write_1h"),
+        output=prices.get("output"),
         since=_moment(table.get("since"), f"{where}: since"),
         until=_moment(table.get("until"), f"{where}: until"),
         window=_window(table, where),
@@ -124,6 +169,8 @@ def row_from(table: object, where: str) -> PriceRow:
         source=str(table.get("source", "")),
         checked=_day(table.get("checked"), f"{where}: checked"),
         note=str(table.get("note", "")),
+        currency=table.get("currency", DOLLARS),
+        times=_times(table.get("times", {}), f"{where}: times"),
     )
 
 
@@ -134,9 +181,9 @@ def _check_keys(table: Mapping[str, Any], where: str) -> None:
         raise BadPriceFile(f"{where}: unknown key {unknown[0]!r}{hint}; known are {', '.join(sorted(_KEYS))}")
     if "cache_write" in table and "cache_write_5m" in table:
         raise BadPriceFile(f"{where}: both cache_write and cache_write_5m; keep one")
-    currency = table.get("currency", "USD")
-    if currency != "USD":
-        raise BadPriceFile(f"{where}: currency is {currency!r}, only USD is counted; convert the prices to USD")
+    currency = table.get("currency", DOLLARS)
+    if not isinstance(currency, str) or not re.fullmatch("[A-Z]{3}", currency):
+        raise BadPriceFile(f"{where}: currency is {currency!r}; give a code of three letters such as USD")
 
 
 def _number(value: object, where: str) -> Decimal:
@@ -159,6 +206,12 @@ def _price(value: object, per: Decimal, where: str) -> Price:
     if not starts or starts[0] != 0 or starts != sorted(set(starts)):
         raise BadPriceFile(f"{where}: tiers start at {starts} tokens; begin at 0 and go up")
     return tiers
+
+
+def _times(value: object, where: str) -> tuple[tuple[str, Decimal], ...]:
+    if not isinstance(value, Mapping):
+        raise BadPriceFile(f'{where} is {value!r}; give factors such as {{"batch": "0.5"}}')
+    return tuple((str(name), _number(factor, f"{where}.{name}")) for name, factor in value.items())
 
 
 def _moment(value: object, where: str) -> datetime | None:
@@ -201,13 +254,15 @@ def _window(table: Mapping[str, Any], where: str) -> Window | None:
 
 def row_to(row: PriceRow) -> JsonObject:
     """The written form of a row, ready for JSON; unknown fields are left out. `row_from` reads it back."""
-    table: JsonObject = {"currency": "USD", "per": 1_000_000}
-    for key, name in _PRICES.items():
+    table: JsonObject = {"currency": row.currency, "per": 1_000_000}
+    for key, name in PRICES.items():
         price: Price | None = getattr(row, name)
         if price is not None:
             table[key] = plain(price) if isinstance(price, Decimal) else [[n, plain(p)] for n, p in price]
     table |= {name: value.isoformat() for name in ("since", "until", "checked") if (value := getattr(row, name))}
     table |= {name: value for name in ("unsplit", *_WORDS) if (value := getattr(row, name))}
+    if row.times:
+        table["times"] = {name: plain(factor) for name, factor in row.times}
     if row.window:
         table["hours"] = f"{row.window.start:%H:%M}-{row.window.end:%H:%M}"
         table["weekdays"] = list(row.window.weekdays)

@@ -12,7 +12,19 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from auditor.price_cache import PriceCache, is_variant
-from auditor.price_rows import MILLION, Price, PriceRow, Tiers, Window, at, load_prices, plain, row_to
+from auditor.price_rows import (
+    DOLLARS,
+    MILLION,
+    Price,
+    PriceRow,
+    Tiers,
+    Window,
+    at,
+    load_prices,
+    plain,
+    row_to,
+    varied,
+)
 from auditor.price_seed import seed
 from localmodel.rules.types import Rates
 from traces.schema import JsonObject, Ttl, Usage
@@ -54,21 +66,36 @@ Reason: TypeAlias = Literal[
     "no_write_price",
     "no_write_1h_price",
     "no_output_price",
+    "no_terms_price",
+    "priced_by_request_model",
 ]
 
 DEFAULT_RATES = Rates(write_5m=Decimal("1.25"), write_1h=Decimal(2), read=Decimal("0.1"))
 """Usual relations where neither a price nor a ruleset is at hand (a usage table without a model)."""
+
+CERTAIN: frozenset[Reason] = frozenset(("write_tier_inferred", "priced_by_request_model"))
+"""Remarks that leave a bill whole: what was asked for says what the answer left out."""
 
 _FIRST_PARTIES = ("anthropic", "openai", "google", "deepseek", "moonshotai", "x-ai", "mistral", "zai", "minimax")
 """Where `show` looks a model up that is named without its provider."""
 
 
 class PriceList:
-    """Prices of models: the user's own first, then those that `lookup` finds."""
+    """Prices of models: the user's own first, then those that `lookup` finds.
 
-    def __init__(self, lookup: Lookup, own: Mapping[str, tuple[PriceRow, ...]] | None = None) -> None:
+    With `as_of` the list is taken as it stood then: of later calls each pays what was in force at that moment.
+    """
+
+    def __init__(
+        self,
+        lookup: Lookup,
+        own: Mapping[str, tuple[PriceRow, ...]] | None = None,
+        as_of: datetime | None = None,
+    ) -> None:
         self._lookup = lookup
         self._own = own or {}
+        self._as_of = as_of
+        self._varied: dict[tuple[int, tuple[str, ...]], tuple[PriceRow, PriceRow]] = {}
         self._memo: dict[tuple[str, str], tuple[PriceRow, ...]] = {}
 
     def history(self, provider: str, model: str) -> tuple[PriceRow, ...]:
@@ -85,38 +112,60 @@ class PriceList:
         names = [name for name in self._own if is_variant(model, name)]
         return self._own[max(names, key=len)] if names else ()
 
-    def rate(self, provider: str, model: str | None, moment: datetime | None) -> PriceRow | None:
+    def rate(
+        self, provider: str, model: str | None, moment: datetime | None, terms: tuple[str, ...] = ()
+    ) -> PriceRow | None:
         """The row that prices a call which started at `moment`, or `None` where the call is unpriced.
 
-        Without a moment the last row of the history counts, one announced for a later day included.
+        Without a moment the last row of the history counts, one announced for a later day included. `terms` are those
+        of the call where they are not the usual ones (`traces.facts.terms_of`).
         """
         rows = self.history(provider, model) if model else ()
+        if self._as_of is not None:
+            moment = self._as_of if moment is None else min(moment, self._as_of)
         if moment is None:
-            return next((row for row in reversed(rows) if row.window is None), None)
-        return next((row for row in reversed(rows) if row.active(moment)), None)
+            row = next((row for row in reversed(rows) if row.window is None), None)
+        else:
+            row = next((row for row in reversed(rows) if row.active(moment)), None)
+        return self._under(row, terms) if row is not None and terms else row
+
+    def _under(self, row: PriceRow, terms: tuple[str, ...]) -> PriceRow:
+        # Equal terms give one object, so that whoever sums up can tell equal prices by identity.
+        key = (id(row), terms)
+        if key not in self._varied:
+            self._varied[key] = (row, varied(row, terms))
+        return self._varied[key][1]
 
 
-def open_prices(own: Path | None = None, cache_directory: Path | None = None) -> PriceList:
+def open_prices(
+    own: Path | None = None, cache_directory: Path | None = None, as_of: datetime | None = None
+) -> PriceList:
     """The price list for a run: genai-prices with our overlay, and before it the user's file `own` if given.
 
-    Raises `BadPriceFile` for a file that cannot be used.
+    `as_of` leaves out what came into force later. Raises `BadPriceFile` for a file that cannot be used.
     """
-    return PriceList(PriceCache(cache_directory, seed).history, load_prices(own) if own else None)
+    return PriceList(PriceCache(cache_directory, seed).history, load_prices(own) if own else None, as_of)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The bill of one call in US dollars. It lies between `low` and `high`; `usd` is the figure to add up.
+    """The bill of one call in `currency`. It lies between `low` and `high`; `amount` is the figure to add up.
 
-    `partial` says that something is unpriced or uncertain, `reasons` what. Uncertain tokens are counted in `usd` as
+    `partial` says that something is unpriced or uncertain, `reasons` what. Uncertain tokens are counted in `amount` as
     what they most plainly are: writes of unknown lifetime at the shorter one, input of unknown division as uncached.
     """
 
-    usd: Decimal
+    amount: Decimal
     low: Decimal
     high: Decimal
     partial: bool
     reasons: tuple[Reason, ...] = ()
+    currency: str = DOLLARS
+
+    @property
+    def usd(self) -> Decimal | None:
+        """The figure where it is one in US dollars."""
+        return self.amount if self.currency == DOLLARS else None
 
 
 @dataclass(slots=True)
@@ -169,8 +218,10 @@ def cost(usage: Usage, row: PriceRow, *, tier: Ttl | None = None) -> Cost:
     if usage.output_tokens is None:
         bill.reasons.append("output_tokens_unknown")
     bill.add(usage.output_tokens or 0, bill.output, "no_output_price")
-    partial = any(reason != "write_tier_inferred" for reason in bill.reasons)
-    return Cost(bill.usd, bill.low, bill.high, partial, tuple(dict.fromkeys(bill.reasons)))
+    if row.lacks:
+        bill.reasons.append("no_terms_price")
+    partial = not CERTAIN.issuperset(bill.reasons)
+    return Cost(bill.usd, bill.low, bill.high, partial, tuple(dict.fromkeys(bill.reasons)), row.currency)
 
 
 def _written(usage: Usage) -> int | None:
@@ -309,7 +360,7 @@ _COLUMNS = ("since", "until", "when", "input above", "input", "write", "write lo
 
 
 def as_text(rows: Sequence[PriceRow]) -> str:
-    """Rows as a table, a line per length tier, in US dollars per million tokens; "?" is unknown."""
+    """Rows as a table, a line per length tier, in money per million tokens; "?" is unknown."""
     lines = [_COLUMNS, *(line for row in rows for line in _lines(row))]
     widths = [max(len(line[i]) for line in lines) for i in range(len(_COLUMNS))]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
@@ -319,8 +370,10 @@ def _lines(row: PriceRow) -> list[tuple[str, ...]]:
     prices = (row.input, row.write_5m, row.write_1h, row.read, row.output)
     starts = sorted({0, *(above for price in prices if isinstance(price, tuple) for above, _ in price)})
     head = (_when(row.since), _when(row.until), _hours(row.window))
+    times = "".join(f"; {name} times {plain(factor)}" for name, factor in row.times)
+    source = ("" if row.currency == DOLLARS else f"{row.currency}; ") + row.source + times
     return [
-        (*head, f"{start:,}" if start else "", *(_amount(at(price, start + 1)) for price in prices), row.source)
+        (*head, f"{start:,}" if start else "", *(_amount(at(price, start + 1)) for price in prices), source)
         for start in starts
     ]
 

@@ -1,13 +1,19 @@
 """Values of an audit: each call with what the rules predict for it, its verdict, and its diagnosis."""
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from localmodel.rules.types import Outcome, RuleValue
-from traces.divergence import Divergence
 from traces.schema import Call, Level, Prompt
+
+if TYPE_CHECKING:  # what only makes these values is not loaded to show kept ones
+    from localmodel.rules.book import Rulebook
+    from traces.divergence import Divergence
+    from traces.lines import Rejected
+
+_UNDATED = datetime(1970, 1, 1, tzinfo=UTC)
 
 Verdict: TypeAlias = Literal["hit", "partial_miss", "miss", "cold_write", "not_engaged", "unknown"]
 Status: TypeAlias = Literal["established", "likely", "possible", "ruled_out"]
@@ -67,7 +73,7 @@ class Diagnosis:
     primary: Finding
     also: list[Finding] = field(default_factory=list)
     ruled_out: list[Finding] = field(default_factory=list)
-    first: Divergence | None = None
+    first: "Divergence | None" = None
     reference: int | None = None
     policy: str | None = None
     avoidable_equivalents: Decimal | None = None
@@ -104,3 +110,18 @@ class Audited:
     verdict: Verdict = "unknown"
     diagnosis: Diagnosis | None = None
     note: str | None = None
+
+
+@dataclass(slots=True)
+class Audit:
+    """The result: calls in time order, warnings about rows that were used without their body, and rows left out."""
+
+    ruleset: "Rulebook"
+    calls: list[Audited]
+    warnings: list[str] = field(default_factory=list)
+    rejected: "list[Rejected]" = field(default_factory=list)
+
+
+def start_of(call: Call) -> datetime:
+    """Start of a call; calls without times count as simultaneous on an unknown day."""
+    return call.started_at or _UNDATED

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
-from auditor.records import Audited
+from auditor.records import Audited, start_of
 from auditor.rewrite import with_lifetime
 from localmodel.rules.automatic import has_handle
 from localmodel.rules.book import Rulebook
@@ -18,7 +18,6 @@ from traces.tokens import Meter
 
 # Where token counts are not recorded, framing tokens move a boundary by a few; less than this is no disagreement.
 SLACK_TOKENS = 16
-_UNDATED = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +55,6 @@ class Simulator:
             hit, updates = send(entries.get, plan, one.at, one.readable_at)
             entries.update(updates)
             yield one, bill(plan, hit)
-
-
-def start_of(call: Call) -> datetime:
-    """Start of a call; calls without times count as simultaneous on an unknown day."""
-    return call.started_at or _UNDATED
 
 
 def readable_from(call: Call, rules: Rules | None) -> datetime:

@@ -5,15 +5,16 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from auditor.audit import Audit
 from auditor.money import Money
-from auditor.pricing import plain
-from auditor.records import Audited, Diagnosis, Finding
+from auditor.pricing import Cost, plain
+from auditor.records import Audit, Audited, Diagnosis, Finding
+from auditor.savings import WhatIf
 from auditor.totals import CauseSum, Sum, Totals
-from auditor.whatif import WhatIf
 from localmodel.rules.types import RuleValue
 from traces.canonical import dump
 from traces.divergence import Divergence
+from traces.facts import facts_of
+from traces.lines import Rejected
 from traces.schema import JsonObject
 
 SCHEMA = "cachewright.audit/1"
@@ -28,7 +29,15 @@ def lines(audit: Audit, totals: Totals, what_if: list[WhatIf], money: Money) -> 
     yield from _separated(call_json(audited, money, audit.calls) for audited in audit.calls)
     yield b'],"what_if":['
     yield from _separated(what_if_json(row, audit.calls) for row in what_if)
+    yield b'],"rejected":[' + b",".join(dump(_rejected(row)) for row in audit.rejected)
     yield b'],"warnings":' + dump(audit.warnings) + b"}"
+
+
+def _rejected(row: Rejected) -> JsonObject:
+    """A row that gave no call, or one of which something has to be said (`kept`)."""
+    place = row.place
+    where = {"file": place.file, "line": place.line, "offset": place.offset, "length": place.length}
+    return where | {"reason": row.reason, "pending": row.pending, "kept": row.kept}
 
 
 def _separated(items: Iterable[JsonObject]) -> Iterator[bytes]:
@@ -49,7 +58,7 @@ def totals_json(totals: Totals) -> JsonObject:
         "failed_calls": totals.failed_calls,
         "partial": totals.partial,
         "partial_reasons": sorted(totals.whole.reasons),
-        "unpriced": totals.unpriced,
+        "unpriced": {name: {"calls": each.calls, "tokens": each.tokens} for name, each in totals.unpriced.items()},
         "by_kind": {name: _sum(each) for name, each in totals.by_kind.items()},
         "by_agent": {name: _sum(each) for name, each in totals.by_agent.items()},
         "by_model": {name: _sum(each) for name, each in totals.by_model.items()},
@@ -68,6 +77,8 @@ def _sum(each: Sum) -> JsonObject:
         "hit_ratio": each.hit_ratio,
         "input_equivalents": plain(each.equivalents),
         "cost_usd": plain(each.usd) if each.priced_calls else None,
+        **({} if each.low == each.high else {"cost_low_usd": plain(each.low), "cost_high_usd": plain(each.high)}),
+        **({"cost_other": {name: plain(amount) for name, amount in each.other.items()}} if each.other else {}),
     }
 
 
@@ -77,6 +88,7 @@ def _cause(each: CauseSum) -> JsonObject:
         "tokens": each.tokens,
         "written_tokens": each.written_tokens,
         "uncached_tokens": each.uncached_tokens,
+        "again_usd": _money(each.again_usd),
         "avoidable_equivalents": plain(each.avoidable_equivalents),
         "avoidable_usd": _money(each.avoidable_usd),
     }
@@ -89,6 +101,7 @@ def call_json(audited: Audited, money: Money, calls: list[Audited]) -> JsonObjec
     if outcome is not None:
         predicted = {"read_tokens": outcome.read_tokens, "write_tokens": outcome.write_tokens}
     usd = money.recorded(audited).usd if money.row(audited) is not None else None
+    paid, answer = money.cost(audited), facts_of(call).get("answer")
     return {
         "id": call.id,
         "seq": call.seq,
@@ -101,9 +114,11 @@ def call_json(audited: Audited, money: Money, calls: list[Audited]) -> JsonObjec
         "input_tokens": usage.input_tokens,
         "read_tokens": usage.read_tokens,
         "write_tokens": usage.write_tokens,
+        **({} if usage.write_1h_tokens is None else {"write_1h_tokens": usage.write_1h_tokens}),
         "uncached_tokens": usage.uncached_tokens,
         "output_tokens": usage.output_tokens,
         "input_usd": None if usd is None else plain(usd),
+        "cost": None if paid is None else cost_json(paid),
         "predicted": predicted,
         "agrees": audited.agrees,
         "basis": "usage" if outcome is None else "bodies",
@@ -111,6 +126,19 @@ def call_json(audited: Audited, money: Money, calls: list[Audited]) -> JsonObjec
         "note": audited.note,
         "diagnosis": None if audited.diagnosis is None else diagnosis_json(audited.diagnosis, calls),
         **({} if call.label is None else {"label": call.label.value}),
+        **({} if answer is None else {"answer": answer}),
+    }
+
+
+def cost_json(paid: Cost) -> JsonObject:
+    """The bill of one call: the figure that counts, what it lies between where it is uncertain, and why."""
+    certain = paid.low == paid.high
+    return {
+        "currency": paid.currency,
+        "amount": plain(paid.amount),
+        **({} if certain else {"low": plain(paid.low), "high": plain(paid.high)}),
+        "partial": paid.partial,
+        "flags": list(paid.reasons),
     }
 
 

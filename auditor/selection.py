@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from auditor.audit import Audit
-from auditor.records import Audited
+from auditor.records import Audit, Audited
 from traces.facts import facts_of
 from traces.schema import Call
 
@@ -44,7 +43,7 @@ def selected(audit: Audit, selection: Selection) -> Audit:
     kept = [audited for audited in audit.calls if selection.takes(audited.call)]
     places = {audited.index: place for place, audited in enumerate(kept)}
     calls = [_moved(audited, places) for audited in kept]
-    return Audit(audit.ruleset, calls, audit.warnings)
+    return Audit(audit.ruleset, calls, audit.warnings, audit.rejected)
 
 
 def _moved(audited: Audited, places: dict[int, int]) -> Audited:

@@ -10,21 +10,21 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from multiprocessing import get_context
-from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from auditor.audit import audit
+from auditor.cycles import no_cycles
 from auditor.digests import FORMAT, Digest, decode, digest_of, encode
-from auditor.gather import no_cycles
+from auditor.records import start_of
 from localmodel.rules.book import Rulebook
 from traces.errors import TraceError
-from traces.importers.registry import importer_for
+from traces.lines import Rejected
 from traces.schema import Call
+
+if TYPE_CHECKING:
+    from multiprocessing.context import BaseContext
 
 Kept: TypeAlias = Mapping[str, tuple[bytes, bytes]]
 """Stamp and encoded digest by the name of a session."""
@@ -126,6 +126,9 @@ def _digested(changed: list[Session], book: Rulebook, workers: int | None) -> It
             for one in changed:
                 yield one, encode(_audited(one.files, book))
         return
+    from concurrent.futures import ProcessPoolExecutor
+
+    _reading()  # once here, and not in each process
     portions = _portions(changed, count * CHUNKS)
     with ProcessPoolExecutor(count, mp_context=_context()) as pool:
         results = pool.map(_portion, ([one.files for one in each] for each in portions), [book] * len(portions))
@@ -133,8 +136,10 @@ def _digested(changed: list[Session], book: Rulebook, workers: int | None) -> It
             yield from zip(portion, made, strict=True)
 
 
-def _context() -> BaseContext:
+def _context() -> "BaseContext":
     """How processes are started: forked where that is quick and safe, which beside other threads it is not."""
+    from multiprocessing import get_context
+
     alone = sys.platform == "linux" and threading.active_count() == 1
     return get_context("fork" if alone else "spawn")
 
@@ -156,25 +161,35 @@ def _portion(sessions: list[list[str]], book: Rulebook) -> list[bytes]:
         return [encode(_audited(files, book)) for files in sessions]
 
 
+def _reading() -> None:
+    """Load what reading and judging needs."""
+    import traces.importers.claude_code
+    import traces.sessions  # noqa: F401
+
+
 def _audited(files: list[str], book: Rulebook) -> Digest:
     """Read and audit files as one trace set; what cannot be read is a remark."""
-    from traces import io  # what reading needs is not loaded where nothing changed
+    from auditor.audit import judge  # what reading needs is not loaded where nothing changed
+    from auditor.gather import gather
+    from traces.sessions import distinct, read_session
 
     remarks: list[str] = []
 
-    def on_reject(row: io.Rejected) -> None:
+    def on_reject(row: Rejected) -> None:
         remarks.append(row.told)
 
     def calls() -> Iterator[Call]:
-        for path in map(Path, files):
+        for path in files:
             try:
-                importer = importer_for(path)
-                if importer is not None:
-                    yield from io.read_as(importer.read, path, on_reject=on_reject)
+                yield from read_session(path, on_reject)
             except (TraceError, OSError) as error:
                 remarks.append(f"{error}")
 
-    return digest_of(audit(io.distinct(calls()), book, lambda _: None), remarks)
+    # In order before they are judged: sub-agents' files come after the conversation that they interrupt, and a fold
+    # that meets an earlier call has to begin anew.
+    warnings: list[str] = []
+    gathered = sorted(gather(distinct(calls()), warnings.append), key=lambda one: start_of(one[0]))
+    return digest_of(judge(gathered, book, lambda _: None, warnings), remarks)
 
 
 def _overlapping(sessions: list[Session], digests: Mapping[str, Digest]) -> list[list[Session]]:

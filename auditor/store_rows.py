@@ -6,13 +6,14 @@ ISO text in UTC with microseconds. JSON is packed text (`auditor.store_bodies`).
 
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from auditor.errors import StoreError
 from auditor.store_bodies import digest, dumps, loads, pack, split, unpack
-from traces.schema import Call, JsonObject, Place, Usage
+from traces.schema import Call, JsonObject, Label, Place, Usage
+from traces.wire.labels import without_label
 
 _USAGE = ("input_tokens", "read_tokens", "write_tokens", "write_5m_tokens", "write_1h_tokens", "output_tokens")
 _PLACE = ("file", "line", "offset", "length")
@@ -27,7 +28,7 @@ _PLAIN = (
 CALL_COLUMNS = (
     *("key", "id", "trace", "provider", "started_at", "seq", "agent", "parent", "kind", "attempt", "api", "host"),
     *("key_fp", "model", "betas", "first_token_at", "ended_at", "status", "clock", *_USAGE, *_PLACE),
-    *("facts", "tokens", "response", "request", "blocks"),
+    *("facts", "label", "tokens", "response", "request", "blocks"),
 )
 OUTCOME_COLUMNS = (
     *("call", "read_tokens", "write_tokens", "uncached_tokens", "verdict", "cause", "lost_tokens", "diagnosis"),
@@ -130,6 +131,7 @@ def call_row(call: Call, body: Body) -> tuple[Any, ...]:
         *_usage_values(call.usage),
         *((None,) * 4 if place is None else (sql_text(place.file), place.line, place.offset, place.length)),
         None if call.facts is None else pack(dumps(call.facts)),
+        None if call.label is None else dumps(asdict(call.label)).decode(),
         None if call.tokens is None else pack(dumps(dict(call.tokens))),
         None if body.response is None else pack(body.response),
         None if body.skeleton is None else pack(body.skeleton),
@@ -154,10 +156,12 @@ def call_of(row: tuple[Any, ...], request: JsonObject | None) -> Call:
     for name in _TIMES:
         values[name] = None if values[name] is None else datetime.fromisoformat(values[name])
     place = None if values["file"] is None else Place(*(values[name] for name in _PLACE))
+    facts, label = without_label(json_value(values["facts"]))
     return Call(
         **{name: values[name] for name in _PLAIN},
         betas=tuple(loads(values["betas"].encode())),
-        facts=json_value(values["facts"]),
+        facts=facts,
+        label=label if values["label"] is None else Label(**loads(values["label"].encode())),
         tokens=json_value(values["tokens"]),
         response=json_value(values["response"]),
         request=request,

@@ -1,6 +1,7 @@
 """The report for a terminal: the bill, the calls, why tokens were lost, and what would have saved them."""
 
 from collections.abc import Iterator
+from datetime import UTC, tzinfo
 from decimal import Decimal
 
 from rich.console import Console, Group, RenderableType
@@ -8,12 +9,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from auditor.audit import Audit
 from auditor.figures import dollars, number, percent
-from auditor.records import Audited, Diagnosis
+from auditor.records import Audit, Audited, Diagnosis
+from auditor.savings import WhatIf
 from auditor.totals import NECESSARY, Totals
 from auditor.visible import visible
-from auditor.whatif import WhatIf
 
 # A longer trace shows its misses only, and of those the ones that lost most.
 LONGEST_TABLE = 40
@@ -28,10 +28,10 @@ _HEADINGS = {
 _STYLES = {"hit": "green", "partial_miss": "yellow", "miss": "red", "cold_write": "cyan", "unknown": "dim"}
 
 
-def render(audit: Audit, totals: Totals, what_if: list[WhatIf], title: str) -> Group:
-    """The whole report as one rich renderable."""
+def render(audit: Audit, totals: Totals, what_if: list[WhatIf], title: str, zone: tzinfo = UTC) -> Group:
+    """The whole report as one rich renderable, with times of `zone`."""
     parts: list[RenderableType] = [_bill(totals, what_if, title), Text()]
-    parts += [_calls(audit), Text()]
+    parts += [_calls(audit, zone), Text()]
     parts += [*_misses(audit), *_causes(totals)]
     if what_if and len(what_if) > 1:
         parts += [Text("What would have saved it", style="bold"), _what_if(what_if), *_footnotes(what_if)]
@@ -64,7 +64,10 @@ def _bill(totals: Totals, what_if: list[WhatIf], title: str) -> Text:
     )
     text.append(f"Input cost {number(whole.equivalents)} input-token equivalents")
     if whole.priced_calls:
-        text.append(f"; {dollars(whole.usd)} with output{' (partial)' if totals.partial else ''}")
+        between = "" if whole.low == whole.high else f" (between {dollars(whole.low)} and {dollars(whole.high)})"
+        amounts = [] if whole.other and not whole.usd else [f"{dollars(whole.usd)}{between}"]
+        amounts += [f"{currency} {amount:,.2f}" for currency, amount in whole.other.items()]
+        text.append(f"; {' and '.join(amounts)} with output{' (partial)' if totals.partial else ''}")
     text.append(".")
     if what_if and what_if[-1].note:
         text.append(f"\nNo what-if: {what_if[-1].note}.")
@@ -83,7 +86,7 @@ def _or_dollars(value: Decimal | None) -> str:
     return "" if value is None else f", {dollars(value)}"
 
 
-def _calls(audit: Audit) -> Table:
+def _calls(audit: Audit, zone: tzinfo) -> Table:
     listed = audit.calls if len(audit.calls) <= LONGEST_TABLE else _worst(_lossy(audit), LONGEST_TABLE)
     columns, named = ["input_tokens", "read_tokens", "write_tokens"], _several(audit)
     if any(audited.call.usage.uncached_tokens for audited in listed):
@@ -94,7 +97,7 @@ def _calls(audit: Audit) -> Table:
     table.add_column("verdict", no_wrap=True)
     table.add_column("cause", overflow="fold")
     for audited in listed:
-        table.add_row(*_row(audited, columns, named))
+        table.add_row(*_row(audited, columns, named, zone))
     return table
 
 
@@ -127,11 +130,12 @@ def _loss(audited: Audited) -> int:
     return audited.diagnosis.lost_tokens if audited.diagnosis is not None else 0
 
 
-def _row(audited: Audited, columns: list[str], named: bool) -> Iterator[RenderableType]:
+def _row(audited: Audited, columns: list[str], named: bool, zone: tzinfo) -> Iterator[RenderableType]:
     call, usage, diagnosis = audited.call, audited.call.usage, audited.diagnosis
     yield Text(_label(audited, named))
-    clock = "%M:%S" if call.clock == "relative" else "%H:%M:%S"
-    yield audited.at.strftime(clock) if call.started_at is not None else "-"
+    relative = call.clock == "relative"
+    at = audited.at if relative else audited.at.astimezone(zone)
+    yield at.strftime("%M:%S" if relative else "%H:%M:%S") if call.started_at is not None else "-"
     for name in columns:
         yield number(getattr(usage, name))
     yield Text(audited.verdict.replace("_", " "), style=_STYLES.get(audited.verdict, ""))
@@ -171,7 +175,7 @@ def _several(audit: Audit) -> bool:
 
 def _label(audited: Audited, named: bool) -> str:
     call = audited.call
-    return f"{visible(call.trace, 24)}:{call.seq}" if named else str(call.seq)
+    return f"{visible(call.trace, 16)}:{call.seq}" if named else str(call.seq)
 
 
 def _miss(label: str, diagnosis: Diagnosis) -> Group:
@@ -207,7 +211,7 @@ def _causes(totals: Totals) -> Iterator[RenderableType]:
     yield Text("Where paid tokens went", style="bold")
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("  cause")
-    for name in ("calls", "tokens", "written", "uncached", "avoidable"):
+    for name in ("calls", "tokens", "written", "uncached", "beyond a read", "avoidable"):
         table.add_column(name, justify="right")
     for name, each in totals.by_cause.items():
         avoidable = number(each.avoidable_equivalents) if each.avoidable_equivalents else ""
@@ -217,6 +221,7 @@ def _causes(totals: Totals) -> Iterator[RenderableType]:
             number(each.tokens),
             number(each.written_tokens),
             number(each.uncached_tokens),
+            dollars(each.again_usd) if each.again_usd else "",
             avoidable,
         )
     yield table
@@ -257,10 +262,10 @@ def _footnotes(rows: list[WhatIf]) -> Iterator[RenderableType]:
 
 
 def _warnings(audit: Audit, totals: Totals) -> Iterator[RenderableType]:
-    for model, tokens in totals.unpriced.items():
+    for model, each in totals.unpriced.items():
         yield Text(
-            f"UNPRICED: no price known for model {visible(model)!r} ({number(tokens)} input tokens); the dollar total "
-            "leaves it out",
+            f"UNPRICED: no price known for model {visible(model)!r} ({number(each.calls)} calls, {number(each.tokens)} "
+            "tokens); the total leaves it out",
             style="bold red",
         )
     if totals.whole.unknown_calls:

@@ -84,10 +84,12 @@ class Continued(NamedTuple):
 def _same_cache(one: Audited, other: Audited) -> bool:
     """Whether two calls of a conversation can read each other's entries at all."""
     key, another = one.call, other.call
-    speeds = (facts_of(key).get("speed"), facts_of(another).get("speed"))
-    return (key.provider, key.host, key.model) == (another.provider, another.host, another.model) and len(
-        {*speeds}
-    ) == 1
+    return (
+        key.model == another.model
+        and key.provider == another.provider
+        and key.host == another.host
+        and facts_of(key).get("speed") == facts_of(another).get("speed")
+    )
 
 
 def continued(audited: Audited, known: Mapping[str, tuple[Audited, Thread]]) -> Continued:

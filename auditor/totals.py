@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from auditor.money import Money
+from auditor.price_rows import DOLLARS, MILLION, PriceRow, at
+from auditor.pricing import CERTAIN, Cost
 from auditor.records import Audited, Diagnosis
+from traces.schema import Usage
 
 # Calls that exist to keep or count the cache: they cost, but say nothing about how well it is used.
 UNRATED_KINDS = ("keepalive", "count")
@@ -15,7 +18,10 @@ NECESSARY = "new_content"
 
 @dataclass(slots=True)
 class Sum:
-    """Tokens and money of some calls. Calls with unknown usage are counted apart and are in no token sum."""
+    """Tokens and money of some calls. Calls with unknown usage are counted apart and are in no token sum.
+
+    Dollars lie between `low` and `high`; `other` are amounts by currency that are never added to them.
+    """
 
     calls: int = 0
     unknown_calls: int = 0
@@ -28,6 +34,9 @@ class Sum:
     rated_read: int = 0
     equivalents: Decimal = Decimal(0)
     usd: Decimal = Decimal(0)
+    low: Decimal = Decimal(0)
+    high: Decimal = Decimal(0)
+    other: dict[str, Decimal] = field(default_factory=dict)
     priced_calls: int = 0
     reasons: set[str] = field(default_factory=set)
 
@@ -36,10 +45,33 @@ class Sum:
         """Read over input tokens, weighted by tokens, keep-alives left out; `None` where nothing is known."""
         return round(self.rated_read / self.rated_input, 6) if self.rated_input else None
 
+    def pay(self, paid: Cost, calls: int = 1) -> None:
+        """Add a bill of so many calls."""
+        self.priced_calls += calls
+        if paid.usd is None:
+            self.other[paid.currency] = self.other.get(paid.currency, Decimal(0)) + paid.amount
+        else:
+            self.usd += paid.usd
+            self.low += paid.low
+            self.high += paid.high
+        self.reasons.update(reason for reason in paid.reasons if reason not in CERTAIN)
+
+
+@dataclass(slots=True)
+class Unpriced:
+    """Calls of a model that has no price: how many, and their tokens, input and output."""
+
+    calls: int = 0
+    tokens: int = 0
+
 
 @dataclass(slots=True)
 class CauseSum:
-    """Tokens paid again for one cause (or necessary ones): how many calls, and how they were billed."""
+    """Tokens paid again for one cause (or necessary ones): how many calls, and how they were billed.
+
+    `again_usd` is what they cost beyond a read, `None` where some have no price; whether it was avoidable only a replay
+    shows.
+    """
 
     calls: int = 0
     tokens: int = 0
@@ -47,11 +79,20 @@ class CauseSum:
     uncached_tokens: int = 0
     avoidable_equivalents: Decimal = Decimal(0)
     avoidable_usd: Decimal | None = Decimal(0)
+    again_usd: Decimal | None = Decimal(0)
+
+    def take(self, written: int, uncached: int, again: Decimal | None = Decimal(0)) -> None:
+        """Count a call's tokens."""
+        self.calls += 1
+        self.tokens += written + uncached
+        self.written_tokens += written
+        self.uncached_tokens += uncached
+        self.again_usd = None if self.again_usd is None or again is None else self.again_usd + again
 
 
 @dataclass(slots=True)
 class Totals:
-    """All sums of an audit. `unpriced` counts input tokens by model that has no price: the dollars are then partial."""
+    """All sums of an audit. `unpriced` are models that have no price: the total is then partial."""
 
     whole: Sum
     by_kind: dict[str, Sum]
@@ -59,7 +100,7 @@ class Totals:
     by_model: dict[str, Sum]
     by_cause: dict[str, CauseSum]
     failed_calls: int
-    unpriced: dict[str, int]
+    unpriced: dict[str, Unpriced]
 
     @property
     def partial(self) -> bool:
@@ -69,7 +110,7 @@ class Totals:
 
 def totals(calls: list[Audited], money: Money) -> Totals:
     """Sum up an audit."""
-    whole, unpriced = Sum(), defaultdict[str, int](int)
+    whole, unpriced = Sum(), defaultdict[str, Unpriced](Unpriced)
     grouped: list[tuple[Callable[[Audited], str], dict[str, Sum]]] = [
         (lambda a: a.call.kind, {}),
         (lambda a: a.call.agent, {}),
@@ -83,15 +124,17 @@ def totals(calls: list[Audited], money: Money) -> Totals:
         sums = [whole, *(group.setdefault(name(audited), Sum()) for name, group in grouped)]
         _add(audited, money, sums, unpriced)
     by_kind, by_agent, by_model = (group for _, group in grouped)
-    return Totals(whole, by_kind, by_agent, by_model, by_cause(calls), failed, dict(unpriced))
+    return Totals(whole, by_kind, by_agent, by_model, by_cause(calls, money), failed, dict(unpriced))
 
 
-def _add(audited: Audited, money: Money, sums: list[Sum], unpriced: dict[str, int]) -> None:
+def _add(audited: Audited, money: Money, sums: list[Sum], unpriced: dict[str, Unpriced]) -> None:
     usage = audited.call.usage
     known = usage.input_tokens is not None and usage.read_tokens is not None
-    paid = money.whole(audited)
+    paid = money.cost(audited)
     if usage.input_tokens is not None and money.row(audited) is None:
-        unpriced[audited.call.model or "unknown"] += usage.input_tokens
+        each_model = unpriced[audited.call.model or "unknown"]
+        each_model.calls += 1
+        each_model.tokens += usage.input_tokens + (usage.output_tokens or 0)
     worth, rated = money.recorded(audited).equivalents, audited.call.kind not in UNRATED_KINDS
     tokens, read, output = usage.input_tokens or 0, usage.read_tokens or 0, usage.output_tokens or 0
     written, uncached = usage.write_tokens or 0, usage.uncached_tokens or 0
@@ -99,9 +142,7 @@ def _add(audited: Audited, money: Money, sums: list[Sum], unpriced: dict[str, in
         each.calls += 1
         each.output_tokens += output
         if paid is not None:
-            each.usd += paid.usd
-            each.priced_calls += 1
-            each.reasons.update(paid.reasons)
+            each.pay(paid)
         if not known:
             each.unknown_calls += 1
             continue
@@ -115,7 +156,7 @@ def _add(audited: Audited, money: Money, sums: list[Sum], unpriced: dict[str, in
             each.rated_read += read
 
 
-def by_cause(calls: list[Audited]) -> dict[str, CauseSum]:
+def by_cause(calls: list[Audited], money: Money) -> dict[str, CauseSum]:
     """Every token that was written or billed uncached, under exactly one cause or as new content.
 
     The column of written tokens adds up to the billed writes, that of uncached tokens to the rest. Lost tokens count
@@ -131,13 +172,13 @@ def by_cause(calls: list[Audited]) -> dict[str, CauseSum]:
             if finding.lost_tokens:
                 taken = min(finding.lost_tokens, written)
                 rest = min(finding.lost_tokens - taken, uncached)
-                _count(sums[finding.cause], taken, rest)
+                sums[finding.cause].take(taken, rest, again_usd(money.row(audited), usage, taken, rest))
                 written, uncached = written - taken, uncached - rest
         if diagnosis is not None and diagnosis.lost_tokens:
             each = sums[diagnosis.primary.cause]
             each.avoidable_equivalents += diagnosis.avoidable_equivalents or 0
             _count_dollars(each, diagnosis)
-        _count(sums[NECESSARY], written, uncached)
+        sums[NECESSARY].take(written, uncached)
     return dict(sorted(sums.items(), key=lambda pair: (pair[0] == NECESSARY, -pair[1].tokens)))
 
 
@@ -150,8 +191,15 @@ def _count_dollars(each: CauseSum, diagnosis: Diagnosis) -> None:
         each.avoidable_usd = None if known is None else each.avoidable_usd + known
 
 
-def _count(each: CauseSum, written: int, uncached: int) -> None:
-    each.calls += 1
-    each.tokens += written + uncached
-    each.written_tokens += written
-    each.uncached_tokens += uncached
+def again_usd(row: PriceRow | None, usage: Usage, written: int, uncached: int) -> Decimal | None:
+    """What tokens that were paid for again cost beyond a read, in US dollars; `None` where that has no price."""
+    if row is None or row.currency != DOLLARS:
+        return None
+    length = usage.input_tokens or 0
+    base, read = at(row.input, length), at(row.read, length)
+    long = usage.write_1h_tokens and not usage.write_5m_tokens
+    write = at(row.write_1h if long else row.write_5m, length)
+    write = base if write is None else write
+    if read is None or (written and write is None) or (uncached and base is None):
+        return None
+    return (written * ((write or read) - read) + uncached * ((base or read) - read)) / MILLION

@@ -1,17 +1,15 @@
-"""What a transcript adds to numbers: what the client did between two calls, and the provider's own label.
+"""What a transcript adds to numbers: what the client did between two calls.
 
-A label is the provider's comparison of two requests, not of the cache: without a read drop it is no miss, and only the
-labels that name a part of the prompt say that the prompt changed. `previous_message_not_found` is what the API answers
-when the lifetime has passed, `unavailable` when it could not compare, and null when it compared and found nothing.
 What the client did (a skill, a command) goes with misses far more often than chance, which is no proof: it is named as
 evidence, and only what by itself changes the prompt (a tool search, cleared results, a shorter input) becomes a cause.
+The provider's own label weighs more than any of it (`auditor.labels`).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from auditor.records import Audited, Cause, Diagnosis, Finding
-from traces.facts import COMPACT, MICROCOMPACT, TOOL_SEARCH, Label, facts_of, label_of, words_of
+from auditor.records import Audited, Diagnosis, Finding
+from traces.facts import COMPACT, MICROCOMPACT, TOOL_SEARCH, facts_of, words_of
 
 # Row times are ends of blocks and times of prompts; the request left some seconds later than the row before it.
 MARGIN_S = 30
@@ -19,23 +17,15 @@ MARGIN_S = 30
 # provider places the boundaries itself, a hit may end early for other reasons, and a shorter input proves nothing.
 CUT_TOKENS = 8_000
 
-_LABELS: dict[str | None, Cause] = {
-    "tools_changed": "tools_changed",
-    "system_changed": "system_changed",
-    "messages_changed": "history_rewritten",
-    "model_changed": "model_changed",
-}
-
 
 @dataclass(slots=True)
 class Told:
-    """What happened since the call that this one continues: words in order, and the label of this call's response.
+    """What happened since the call that this one continues: words in order.
 
     `direct`: nothing lies between the two, so that the prompt of the one should begin with that of the other.
     """
 
     words: list[str] = field(default_factory=list)
-    label: Label | None = None
     direct: bool = False
 
     def word(self, start: str) -> str | None:
@@ -48,7 +38,7 @@ def told(audited: Audited, between: list[Audited]) -> Told:
     words = words_of(audited.call)
     if between:
         words = list(dict.fromkeys([*(word for each in between for word in words_of(each.call)), *words]))
-    return Told(words, label_of(audited.call), "previous" in facts_of(audited.call) and not between)
+    return Told(words, "previous" in facts_of(audited.call) and not between)
 
 
 def compacted(audited: Audited, before: Audited, what: Told) -> Diagnosis | None:
@@ -64,41 +54,30 @@ def compacted(audited: Audited, before: Audited, what: Told) -> Diagnosis | None
     evidence = [
         f"the conversation was summarised after row {before.call.seq} ({word}): what follows tools and system is new",
         f"{read:,} tokens of tools and system were read" if read else "nothing was read, not even tools and system",
-        *_label_words(what.label),
     ]
     return Diagnosis(Finding("compaction", "established", evidence), reference=before.index)
 
 
 def refined(diagnosis: Diagnosis, audited: Audited, before: Audited, what: Told) -> Diagnosis:
     """A diagnosis by numbers, with what the transcript adds to it."""
-    primary, label = diagnosis.primary, what.label
-    named = _LABELS.get(label.type) if label is not None else None
-    if named is not None and label is not None:
-        return _replaced(diagnosis, Finding(named, "established", [_says(label), *_since(what, before)]))
-    if primary.cause == "ttl_expired":
-        primary.evidence[1:1] = _label_words(label)
+    if diagnosis.primary.cause != "unknown":
         return diagnosis
-    if primary.cause != "unknown":
-        return diagnosis
-    if label is not None and label.type is None:
-        return _replaced(diagnosis, _nothing_found(what, before))
-    change = _change(audited, before, what)
-    if change is not None and label is None:
+    # What the client did is a guess at what the provider's label says for certain (see `auditor.labels`).
+    change = _change(audited, before, what) if audited.call.label is None else None
+    if change is not None:
         return _replaced(diagnosis, change)
-    primary.evidence[0:0] = [*_label_words(label), *_since(what, before)]
+    diagnosis.primary.evidence[0:0] = _since(what, before)
     return diagnosis
 
 
 def _replaced(diagnosis: Diagnosis, primary: Finding) -> Diagnosis:
-    """Another main cause, which takes the loss; an expiry that the numbers show as well holds beside it."""
+    """Another main cause, which takes the loss."""
     old = diagnosis.primary
-    primary.lost_tokens, old.lost_tokens = old.lost_tokens, 0
-    primary.evidence += [] if old.cause == "ttl_expired" else old.evidence[:1]
+    primary.lost_tokens = old.lost_tokens
+    primary.evidence += old.evidence[:1]
     also = [finding for finding in diagnosis.also if finding.cause != primary.cause]
-    kept = [] if primary.status == "established" and old.cause == "unknown" else also
     ruled_out = [finding for finding in diagnosis.ruled_out if finding.cause != primary.cause]
-    expiry = [old] if old.cause == "ttl_expired" else []
-    return Diagnosis(primary, [*expiry, *kept], ruled_out, reference=diagnosis.reference)
+    return Diagnosis(primary, also, ruled_out, reference=diagnosis.reference)
 
 
 def _change(audited: Audited, before: Audited, what: Told) -> Finding | None:
@@ -120,32 +99,6 @@ def _change(audited: Audited, before: Audited, what: Told) -> Finding | None:
     return None
 
 
-def _nothing_found(what: Told, before: Audited) -> Finding:
-    evidence = [
-        "the API compared this request with the one before and found no difference (label null): the prompt is the "
-        "same, so the entry was lost on the provider's side, or it lay too far back for the new markers to reach",
-        *_since(what, before),
-    ]
-    return Finding("provider_side", "likely", evidence)
-
-
 def _since(what: Told, before: Audited) -> Iterator[str]:
     if what.words:
         yield f"since row {before.call.seq}: {', '.join(what.words)}"
-
-
-def _says(label: Label) -> str:
-    tokens = f", about {label.tokens:,} tokens" if label.tokens is not None else ""
-    return f"the API compared the two requests and says {label.type}{tokens}"
-
-
-def _label_words(label: Label | None) -> list[str]:
-    if label is None:
-        return []
-    if label.type == "previous_message_not_found":
-        return ["the API says previous_message_not_found: it had nothing left to compare, which is no change of text"]
-    if label.type == "unavailable":
-        return [
-            "the API says unavailable: it could not compare (tool choice, thinking or betas differ), which is no cause"
-        ]
-    return [] if label.type is None else [_says(label)]

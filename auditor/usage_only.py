@@ -12,7 +12,7 @@ from auditor.history import REACH
 from auditor.lifetimes import tier_changed
 from auditor.records import Audited, Cause, Diagnosis, Finding, Verdict
 from auditor.threads import Thread, before_of, continued, endpoint, latest_use, total_of, writer_of
-from auditor.transcript import MARGIN_S, Told, compacted, refined
+from auditor.transcript import CUT_TOKENS, MARGIN_S, Told, compacted, refined
 from localmodel.rules.types import Rules
 from traces.facts import facts_of
 
@@ -39,6 +39,12 @@ _UNMARKED: tuple[Cause, ...] = (
 )
 
 
+_ANSWERS = {
+    "complete": '; a stream reports usage where it is asked for ("stream_options": {"include_usage": true})',
+    "error": "; the stream ended in an error",
+}
+
+
 class UsageOnly:
     """Diagnoses calls without bodies in time order; one instance per trace set."""
 
@@ -51,13 +57,19 @@ class UsageOnly:
         """Set the verdict and diagnosis of one call and remember it; `rules` are `None` where none are known for it."""
         call, usage = audited.call, audited.call.usage
         facts = facts_of(call)
+        if "beside" in facts:
+            audited.note = f"{facts['beside']} within another call, charged beside it: its prompt is not known"
+            return
         key = (call.trace, call.agent, call.provider, call.host or "", facts.get("speed") or "", call.model or "")
         found = continued(audited, self._known) if "previous" in facts else None
-        thread = found.thread if found and found.thread else self._threads.setdefault(key, Thread())
+        thread = found.thread if found and found.thread else self._threads.get(key)
+        if thread is None:
+            thread = self._threads[key] = Thread()
         if usage.read_tokens is None or usage.input_tokens is None:
             audited.verdict = "unknown"
             missing = "usage" if usage.input_tokens is None else "cached tokens"
-            audited.note = f"{missing} not reported: neither a hit nor a miss"
+            ended = _ANSWERS.get(facts.get("answer", ""), "")
+            audited.note = f"{missing} not reported: neither a hit nor a miss{ended}"
         elif not call.failed:
             before = found.before if found else before_of(audited, thread)
             self._judge(audited, before, thread, rules, found.told if found else Told())
@@ -73,7 +85,7 @@ class UsageOnly:
     def _judge(self, audited: Audited, before: Audited | None, thread: Thread, rules: Rules | None, what: Told) -> None:
         read, write = audited.call.usage.read_tokens or 0, audited.call.usage.write_tokens
         audited.previous = before.index if before else None
-        lost = 0 if before is None else _lost(audited, before, read)
+        lost = 0 if before is None else _lost(audited, before, read, rules)
         summary = None if before is None else compacted(audited, before, what)
         if before is not None and lost is None and read == 0:
             why = f"0 read, and what {_row(before)} left cached is not known; bodies were not recorded"
@@ -119,16 +131,23 @@ class UsageOnly:
         else:
             evidence.insert(0, "0 read: the change lies in front of the first boundary, or the entries were gone")
         cut = (endpoint(before) or 0) - total_of(audited)
-        if cut > 0:
+        if cut >= CUT_TOKENS:
             candidates = (*candidates, "compaction")
             evidence.append(
                 f"input shrank by {cut:,}: history was cut, cleared or summarised, which moves what follows"
             )
+        elif cut > 0:
+            evidence.append(
+                f"input shrank by {cut:,}: something of the history was left out, as old reasoning often is"
+            )
+        if not rules.guaranteed:
+            evidence.append("hits are best effort there: an entry may go unfound although the prompt repeats")
         evidence.append("bodies were not recorded, so the change itself cannot be shown")
-        if gap is not None and not ruled_out:
+        gone = _may_be_gone(gap, rules)
+        if gap is not None and not ruled_out and not gone:
             candidates = ("ttl_expired", *candidates)
         also = [Finding(cause, "possible", ["the numbers allow it"]) for cause in candidates]
-        also += _may_be_gone(gap, rules)
+        also[0:0] = gone
         primary = Finding("unknown", "possible", evidence, lost)
         return Diagnosis(primary, also, ruled_out, reference=before.index)
 
@@ -220,6 +239,8 @@ def _read_again(audited: Audited, readers: list[Audited]) -> None:
 def _other_model(audited: Audited, latest: Audited, rules: Rules | None) -> None:
     """Mark the first call of a conversation under another model: entries belong to one model."""
     end, total, read = endpoint(latest), total_of(audited), audited.call.usage.read_tokens
+    if audited.call.started_at is None or latest.call.started_at is None:
+        return  # without times no order is known
     if read or not end or not audited.call.model or not latest.call.model or total < CONTINUES * end:
         return
     evidence = [
@@ -239,15 +260,20 @@ def _verdict(audited: Audited, read: int, write: int | None) -> Verdict:
     return "not_engaged" if write == 0 and audited.writes else "cold_write"
 
 
-def _lost(audited: Audited, before: Audited, read: int) -> int | None:
-    """Tokens that `before` left readable and this call did not read; `None` where that is unknown."""
+def _lost(audited: Audited, before: Audited, read: int, rules: Rules | None) -> int | None:
+    """Tokens that `before` left readable and this call did not read; `None` where that is unknown.
+
+    Less than what the provider rounds its hits down to (`rounding_tokens`, `ROUNDING_TOKENS` at least) is no loss.
+    """
     end = endpoint(before)
     if end is None:
         return None
     if total_of(audited) < CONTINUES * end:
         return 0
     lost = min(end, total_of(audited)) - read
-    tolerated = ROUNDING_TOKENS if audited.call.usage.write_tokens is None or not audited.writes else 0
+    tolerated = 0 if rules is None else rules.rounding
+    if audited.call.usage.write_tokens is None or not audited.writes:
+        tolerated = max(tolerated, ROUNDING_TOKENS)
     return lost if lost > tolerated else 0
 
 

@@ -11,11 +11,11 @@ from decimal import Decimal
 from operator import is_
 from typing import Protocol
 
-from auditor.audit import Audit
-from auditor.gather import no_cycles
+from auditor.cycles import no_cycles
 from auditor.money import Bill, Money, Tally
-from auditor.records import Audited, Diagnosis
+from auditor.records import Audit, Audited, Diagnosis
 from auditor.replay import Charge, Sent, Simulator, idle
+from auditor.savings import NOTHING, WhatIf
 
 
 class Policy(Protocol):
@@ -70,22 +70,6 @@ class Trial:
             known = [a for a in self.audit.calls if a.diagnosis is not None and policy.fixes(a, a.diagnosis)]
             self._diagnosed[policy.name] = known
         return known
-
-
-@dataclass(slots=True)
-class WhatIf:
-    """One row: the whole trace as it would have been billed under some policies."""
-
-    policy: str
-    policies: tuple[str, ...]
-    bill: Bill
-    saving_equivalents: Decimal
-    saving_usd: Decimal | None
-    quality_risk: str | None
-    note: str | None = None
-    by_call: dict[int, Bill] = field(default_factory=dict)
-    added: list[Bill] = field(default_factory=list)
-    paths: dict[str, Decimal] | None = None
 
 
 def requests_of(audit: Audit) -> list[Sent]:
@@ -182,7 +166,7 @@ def _table(trial: Trial, policies: Sequence[Policy], budget: int) -> list[WhatIf
     fixes = [policy for policy in policies if policy.remedy and trial.diagnosed(policy)]
     every = run(trial, fixes, "all")
     if not trial.requests:
-        every.note = "no request with a body and a known bill was recorded, so no fix can be replayed"
+        every.note = NOTHING
     useful = [policy for policy in policies if any(row.policy == policy.name for row in rows)]
     if not useful:
         return [every]

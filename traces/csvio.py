@@ -4,12 +4,13 @@ The header's names decide; order, case, a byte order mark, quotes, CRLF and `;` 
 
 * `total_input`, with optional `write` and `read`: the whole input and its parts. Times are `start` (from an unknown
   beginning) and `duration`, as mm:ss, hh:mm:ss or seconds. The provider is "anthropic" unless a column says otherwise.
+* `tokens`: the whole input, of which nothing more is known. Same times.
 * `input_tokens` and `provider`, with optional `cache_read`, `cache_write`, `cached_tokens`: the provider's own figures,
   so that Anthropic's input is what was neither read nor written and any other provider's is the whole.
 * in both: `row` (a number), `id`, `trace`, `agent`, `model`, `output_tokens`, `started_at` (ISO 8601), `duration`.
 
-Only `total_input`, or `input_tokens` with `provider`, must be there; unknown columns are ignored. An empty or absent
-cell is unknown, which is not 0. A cell that holds something else than its column wants costs the row.
+Only `total_input`, `tokens`, or `input_tokens` with `provider`, must be there; unknown columns are ignored. An empty or
+absent cell is unknown, which is not 0. A cell that holds something else than its column wants costs the row.
 """
 
 import csv
@@ -119,7 +120,10 @@ def table(line: bytes, file: str) -> Table:
 def _header(line: bytes) -> Table:
     text = line.decode()
     separator = _separator(text)
-    return Table(tuple(cell.lower() for cell in _split(text, separator)), separator)
+    columns = tuple(cell.lower() for cell in _split(text, separator))
+    if not {"total_input", "input_tokens"} & set(columns):
+        columns = tuple("total_input" if name == "tokens" else name for name in columns)
+    return Table(columns, separator)
 
 
 def write_table(calls: Iterable[Call], file: BinaryIO) -> None:

@@ -5,7 +5,7 @@ answered, between two calls of a conversation. Importers write these words, diag
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from traces.schema import Call
 
@@ -42,29 +42,20 @@ EFFORT = "effort"
 NONE: Mapping[str, Any] = {}
 
 
-class Label(NamedTuple):
-    """The provider's own reason for a miss. `type` is `None` where it looked and found no difference."""
-
-    type: str | None
-    tokens: int | None
-
-
 def facts_of(call: Call) -> Mapping[str, Any]:
     """The facts of a call, none where it has none."""
     return call.facts if call.facts is not None else NONE
 
 
-def label_of(call: Call) -> Label | None:
-    """The provider's own verdict, `None` where the transcript holds none."""
-    facts = facts_of(call)
-    if "label" not in facts:
-        return None
-    label = facts["label"]
-    if not isinstance(label, dict):
-        return Label(None, None)
-    return Label(label.get("type"), label.get("tokens"))
-
-
 def words_of(call: Call) -> list[str]:
     """What happened since the call that this one continues."""
     return list(facts_of(call).get("since") or ())
+
+
+def terms_of(call: Call) -> tuple[str, ...]:
+    """What about a call is charged otherwise than usual: "batch", "fast", "flex", "priority", "geo_us", …"""
+    facts = call.facts
+    if facts is None:
+        return ()
+    found = [facts[name] for name in ("service", "speed") if name in facts]
+    return (*found, f"geo_{facts['geo']}") if "geo" in facts else tuple(found)

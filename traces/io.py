@@ -30,6 +30,9 @@ from traces.lines import BOM, LINE_LIMIT, lines_of, objects
 from traces.lines import OnReject as OnReject
 from traces.lines import Rejected as Rejected
 from traces.schema import SCHEMA, Call, JsonObject, Place
+from traces.sessions import distinct as distinct
+from traces.sessions import is_copy as is_copy
+from traces.sessions import read_as as read_as
 
 Reader: TypeAlias = Callable[..., Iterator[Call]]
 """`read` of an importer (`traces.importers.registry`)."""
@@ -77,36 +80,6 @@ def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
         report(Rejected(Place(source.name, report.line + 1), source.damage))
     if not report.calls and (report.first or not report.imported):  # a session may have asked nothing yet
         raise UnreadableInput(_nothing(source, report))
-
-
-def read_as(reader: Reader, path: Path, *, on_reject: OnReject | None) -> Iterator[Call]:
-    """Calls of a file that an importer knows, read by its `read`. They all have facts, which native ones need not."""
-    for call in reader(path, on_reject=on_reject):
-        yield call if call.facts is not None else replace(call, facts={})
-
-
-def distinct(calls: Iterable[Call], seen: set[object] | None = None) -> Iterator[Call]:
-    """Calls without the copies of responses that several transcripts hold (forks, resumes, snapshots), the first stays.
-
-    `seen` is what `is_copy` remembers.
-    """
-    seen = set() if seen is None else seen
-    return (call for call in calls if not is_copy(call, seen))
-
-
-def is_copy(call: Call, seen: set[object]) -> bool:
-    """Whether a call is the copy of one that `seen` remembers, which takes it in: 100 bytes each.
-
-    Only calls of other tools' files, whose ids are those of responses, have copies. A call of unknown usage may have no
-    response and then is called by its row, as others in files of the same name are: it is no copy.
-    """
-    usage = call.usage
-    if call.facts is None or usage.input_tokens is None:
-        return False
-    key = (call.id, usage.input_tokens, usage.read_tokens, usage.write_tokens)
-    known = key in seen
-    seen.add(key)
-    return known
 
 
 def read_request(place: Place) -> JsonObject:

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from sys import intern
@@ -19,11 +19,14 @@ import orjson
 # Looking for pydantic plugins in all installed packages takes a tenth of a short audit; there are none for us.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
+from typing import Required  # pydantic refuses typing.TypedDict before Python 3.12
+
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
-from typing_extensions import TypedDict  # pydantic refuses typing.TypedDict before Python 3.12
+from typing_extensions import TypedDict
 
 from traces.errors import MalformedRow
-from traces.schema import SCHEMA, Call, JsonObject, Kind, Place, Usage
+from traces.schema import SCHEMA, Call, Finds, JsonObject, Kind, Label, Place, Usage
+from traces.wire.labels import without_label
 from traces.wire.usage import MAX_COUNT, normalise, of_response, shown
 
 MAX_DEPTH = 1024
@@ -40,6 +43,16 @@ _WANT = {
 
 class NotJson(MalformedRow):
     """The text of a row breaks off or is no JSON: in a growing file's last line, that may still change."""
+
+
+@with_config(ConfigDict(strict=True))
+class LabelRow(TypedDict, total=False):
+    """A provider's own comparison of two requests, as `traces.schema.Label`."""
+
+    value: Required[str]
+    finds: Required[Finds]
+    what: str | None
+    missed_tokens: _Count | None
 
 
 @with_config(ConfigDict(strict=True))
@@ -72,6 +85,7 @@ class Row(TypedDict, total=False):
     tokens: dict[str, _Count] | None
     usage: Any
     facts: dict[str, Any] | None
+    label: LabelRow | None
 
 
 @dataclass(slots=True)
@@ -119,6 +133,7 @@ def to_call(raw: object, place: Place, context: Context) -> Call:
     started = _time(row.get("started_at"), "started_at", place, context)
     first = _time(row.get("first_token_at") or row.get("first_byte_at"), "first_token_at", place, context)
     ended = _time(row.get("ended_at"), "ended_at", place, context)
+    facts, label = without_label(row.get("facts"))
     name = row.get("id")
     seq = row.get("seq")
     # Names that all rows of a session share are held once, not once a row.
@@ -144,7 +159,8 @@ def to_call(raw: object, place: Place, context: Context) -> Call:
         response=response,
         tokens=row.get("tokens"),
         usage=usage,
-        facts=row.get("facts"),
+        facts=facts,
+        label=_label(row.get("label")) or label,
         clock=row.get("clock") or "utc",
         place=place,
     )
@@ -172,6 +188,7 @@ def to_line(call: Call) -> bytes:
         "response": call.response,
         "tokens": None if call.tokens is None else dict(call.tokens),
         "facts": call.facts,
+        "label": None if call.label is None else asdict(call.label),
     }
     row |= {name: value for name, value in optional.items() if value is not None}
     if not _told_by_response(call):
@@ -257,6 +274,10 @@ def _required(row: Row) -> str:
     if row.get("started_at") is None and "usage" not in facts and "response" not in facts:
         raise MalformedRow("started_at is missing, and the row has neither response nor usage to count without it")
     return provider
+
+
+def _label(row: LabelRow | None) -> Label | None:
+    return None if row is None else Label(row["value"], row["finds"], row.get("what"), row.get("missed_tokens"))
 
 
 def _shared(name: str | None) -> str | None:

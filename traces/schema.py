@@ -87,8 +87,13 @@ class Call:
         project   the folder that it worked in
         previous  id of the call that this one continues, `None` where it starts a conversation
         since     what happened between the two, a list of words (`traces.facts`)
-        label     the provider's own reason for a cache miss: `None` where it found none, else {"type", "tokens"?}
         speed     the service's speed class where it is not the usual one: another class, another cache
+        service   batch, flex or priority, where the call was charged as such
+        geo       where inference was bound to a region that is charged otherwise
+        ttls      lifetimes that the request's markers asked for, where no body was recorded
+        beside    a pass within a response (compaction, advisor_message) charged beside it; its prompt is unknown
+        answer    "complete" or "error": how a recorded stream without usage ended
+        named     "request" where the model is the requested one, since the response names none
         times     "rows" where `started_at` and `ended_at` are the times of the rows before and at the end of the
                   response: requests start some seconds after the former
         output    "lower_bound" where the last count of output tokens may not be the final one

@@ -14,12 +14,12 @@ from auditor.store import Store
 from localmodel.rules.book import Rulebook
 
 if TYPE_CHECKING:  # loaded where they are used: the first screen needs no audit
-    from auditor.audit import Audit
     from auditor.context import BodyOf
     from auditor.money import Money
-    from auditor.records import Audited
+    from auditor.records import Audit, Audited
+    from auditor.savings import WhatIf
     from auditor.totals import Totals
-    from auditor.whatif import Policy, Trial, WhatIf
+    from auditor.whatif import Policy, Trial
     from traces.schema import JsonObject
 
 BUSY_S = 2.0

@@ -148,9 +148,10 @@ def test_an_unknown_model_is_shouted(cachewright: Run, tmp_path: Path) -> None:
     request = row(1)["request"] | {"model": "claude-nova-9"}
     (tmp_path / "nova.jsonl").write_bytes(line(1, request=request) + b"\n")
     text = cachewright("audit", "nova.jsonl", "--no-store")
-    assert "UNPRICED: no price known for model 'claude-nova-9' (3,004 input tokens)" in " ".join(text.stdout.split())
+    assert "UNPRICED: no price known for model 'claude-nova-9' (1 calls, 3,005 tokens)" in " ".join(text.stdout.split())
     totals = json.loads(cachewright("audit", "nova.jsonl", "--no-store", "--json").stdout)["totals"]
-    assert (totals["unpriced"], totals["cost_usd"], totals["partial"]) == ({"claude-nova-9": 3_004}, None, True)
+    unpriced = {"claude-nova-9": {"calls": 1, "tokens": 3_005}}
+    assert (totals["unpriced"], totals["cost_usd"], totals["partial"]) == (unpriced, None, True)
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[red]fs[/red]\u202e"

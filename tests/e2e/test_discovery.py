@@ -99,5 +99,8 @@ def test_a_second_run_reads_only_what_changed_and_says_the_same(
         file.write((folder / "s5.jsonl").read_bytes().splitlines()[-1].replace(b"s58", b"s5x") + b"\n")
     assert "55 calls" in cachewright("audit").stdout
     assert "9 calls" in cachewright("audit", "--since", "2026-05-04", "--until", "2026-05-05").stdout
-    whole = cachewright("audit", f"{folder}", "--no-store", "--what-if", "none").stdout
-    assert whole.splitlines()[1:] == cachewright("audit").stdout.splitlines()[1:]
+    for options in ((), ("--what-if", "none"), ("--by", "day"), ("--by", "model", "--json")):
+        whole = cachewright("audit", f"{folder}", "--no-store", *options).stdout
+        assert whole.splitlines()[1:] == cachewright("audit", *options).stdout.splitlines()[1:]
+    one, other = (json.loads(cachewright("audit", *path, "--json").stdout) for path in ((), (f"{folder}",)))
+    assert (one["totals"], one["calls"], one["what_if"]) == (other["totals"], other["calls"], other["what_if"])

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from auditor.audit import Audit, audit
-from auditor.records import Audited
+from auditor.audit import audit
+from auditor.records import Audit, Audited
 from localmodel.rules.load import Ruleset, load
 from traces import io
 from traces.schema import Call
@@ -133,11 +133,11 @@ def test_causes_agree_with_labels_that_name_a_change(audits: dict[str, Audit]) -
     seen = []
     for made in audits.values():
         for audited in made.calls:
-            label = (audited.call.facts or {}).get("label")
-            if label and label["type"] in PROMPT_CHANGES and audited.diagnosis is not None:
-                assert cause(audited) in PROMPT_CHANGES[label["type"]], audited.call
+            label = audited.call.label
+            if label and label.value in PROMPT_CHANGES and audited.diagnosis is not None:
+                assert cause(audited) in PROMPT_CHANGES[label.value], audited.call
                 assert audited.diagnosis.primary.status == "established"
-                seen.append(label["type"])
+                seen.append(label.value)
     assert sorted(seen) == ["messages_changed", "messages_changed", "tools_changed"]
 
 
@@ -163,8 +163,8 @@ def test_expiry_is_proved_by_the_gap(audits: dict[str, Audit]) -> None:
 def test_missing_labels_and_null_never_become_a_change_of_messages(audits: dict[str, Audit]) -> None:
     for made in audits.values():
         for audited in made.calls:
-            facts = audited.call.facts or {}
-            if "label" in facts and (facts["label"] or {}).get("type") not in PROMPT_CHANGES:
+            label = audited.call.label
+            if label is not None and label.value not in PROMPT_CHANGES:
                 assert cause(audited) in ("none", "ttl_expired", "provider_side"), audited.call
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from auditor.audit import Audit, audit
+from auditor.audit import audit
+from auditor.records import Audit
 from harness.opening import Opened, Options, Wiring, open_run
 from harness.session import Shared
 from harness.tools.base import Tool, schema

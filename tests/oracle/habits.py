@@ -110,8 +110,8 @@ class MessagesCache:
                 continue
             habits = self.habits
             entry = Entry(habits.ttl_1h if ttl == "1h" else habits.ttl_5m, now, now)
-            if habits.readable != "sent":
-                entry.readable = float("inf")
+            # Whoever asks next may have looked at the clock before this request did.
+            entry.readable = float("-inf") if habits.readable == "sent" else float("inf")
             self._entries[names[mark]] = entry
             asked.entries.append(entry)
             asked.written.append(entry)

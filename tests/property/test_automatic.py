@@ -11,7 +11,8 @@ import chats
 import pytest
 from chats import Maker, Message, Piece, Request, later
 
-from auditor.audit import Audit, audit
+from auditor.audit import audit
+from auditor.records import Audit
 from localmodel.rules.book import Rulebook
 from traces import io
 

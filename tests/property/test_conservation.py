@@ -10,11 +10,11 @@ from typing import Any
 import generate
 import pytest
 
-from auditor.audit import Audit, audit
+from auditor.audit import audit
 from auditor.money import Money
 from auditor.policies import POLICIES
 from auditor.pricing import PriceList, open_prices
-from auditor.records import Audited
+from auditor.records import Audit, Audited
 from auditor.totals import totals
 from auditor.whatif import Trial, table
 from localmodel.rules.load import Ruleset, load

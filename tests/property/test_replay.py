@@ -15,11 +15,13 @@ import naive
 import pytest
 import talk
 
-from auditor.audit import Audit, audit
+from auditor.audit import audit
 from auditor.money import Money
 from auditor.policies import POLICIES
 from auditor.pricing import PriceList
-from auditor.whatif import Policy, Trial, WhatIf, run, table
+from auditor.records import Audit
+from auditor.savings import WhatIf
+from auditor.whatif import Policy, Trial, run, table
 from localmodel.rules.load import Ruleset, load
 from traces import io
 

@@ -20,7 +20,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     words = hostile.save(tmp_path_factory.mktemp("words") / "hostile.jsonl")
     traces = {
         "fourteen": RECORDED / "fourteen" / "calls.jsonl",
-        "recorded": RECORDED / "claude_code" / "usage.csv",
+        "recorded": RECORDED / "usage_table" / "claude_code.csv",
         "hostile": words,
     }
     return {name: stored(tmp_path_factory.mktemp(name), trace) for name, trace in traces.items()}

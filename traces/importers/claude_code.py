@@ -10,9 +10,11 @@ by `parentUuid`; a call continues the response that its chain of parents last pa
 rows of the main chain (`isSidechain`), or inside `progress` rows.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from sys import intern
+from typing import BinaryIO
 
 import msgspec
 from msgspec import UNSET
@@ -87,29 +89,35 @@ def _is_ours(row: JsonObject) -> bool:
 
 def read(path: Path, *, on_reject: OnReject | None) -> Iterator[Call]:
     """Calls of one transcript in the order in which their responses began."""
-    transcript = _Transcript(path, on_reject)
     with path.open("rb") as file:
-        for number, offset, length, line in spans_of(file):
-            if line is None:
-                transcript.reject(Place(transcript.name, number, offset, length), "row of more than 64 MiB, not read")
-            elif not line.startswith(SIDE_ROWS) or b'"assistant"' in line:
-                transcript.take(line, number, offset)
-                while transcript.waiting > PENDING:
-                    yield from transcript.oldest()
-    while transcript.waiting:
+        yield from read_open(file, f"{path}", on_reject=on_reject)
+
+
+def read_open(file: BinaryIO, path: str, *, on_reject: OnReject | None) -> Iterator[Call]:
+    """The same, of a file that is open at its start."""
+    transcript = _Transcript(path, on_reject)
+    pending = transcript.pending
+    for number, offset, length, line in spans_of(file):
+        if line is None:
+            transcript.reject(Place(transcript.name, number, offset, length), "row of more than 64 MiB, not read")
+        elif not line.startswith(SIDE_ROWS) or b'"assistant"' in line:
+            transcript.take(line, number, offset)
+            while len(pending) > PENDING:
+                yield from transcript.oldest()
+    while pending:
         yield from transcript.oldest()
 
 
 class _Transcript:
     """One file while it is read."""
 
-    def __init__(self, path: Path, on_reject: OnReject | None) -> None:
-        self.name = f"{path}"
-        self.stem = path.stem
+    def __init__(self, path: str, on_reject: OnReject | None) -> None:
+        self.name = path
+        self.stem = os.path.splitext(os.path.basename(path))[0]  # noqa: PTH119, PTH122 -- as `Path.stem`, in a tenth
         self._on_reject = on_reject
         self._links: dict[str, Link] = {}
         self._chains: dict[str, Chain] = {}
-        self._pending: dict[str, Response] = {}
+        self.pending: dict[str, Response] = {}
         self._seen: set[str] = set()
 
     def reject(self, place: Place, reason: str, pending: bool = False) -> None:
@@ -117,15 +125,10 @@ class _Transcript:
         if self._on_reject is not None:
             self._on_reject(Rejected(place, reason, pending))
 
-    @property
-    def waiting(self) -> int:
-        """How many responses may get further rows."""
-        return len(self._pending)
-
     def oldest(self) -> list[Call]:
         """The calls of the response that waits longest, which it does no more."""
-        name = next(iter(self._pending))
-        response = self._pending.pop(name)
+        name = next(iter(self.pending))
+        response = self.pending.pop(name)
         if name in self._seen:
             return []
         self._seen.add(name)
@@ -205,10 +208,10 @@ class _Transcript:
     def _response_of(self, row: Row, message: Message, link: Link, place: Place) -> Response:
         """The response that a row belongs to, a new one where none waits under its id."""
         name = message.id or f"{row.uuid}"
-        known = self._pending.get(name)
+        known = self.pending.get(name)
         if known is not None and known.request and row.requestId and known.request != row.requestId:
             name = f"{name}/{row.requestId}"  # a gateway that gives one id to several responses
-            known = self._pending.get(name)
+            known = self.pending.get(name)
         if known is not None:
             return known
         chain = link.chain
@@ -219,7 +222,7 @@ class _Transcript:
             chain.since.append(f"{CLIENT} {chain.version} → {row.version}")
         chain.version = row.version or chain.version
         chain.since, chain.latest, chain.time = [], name, None
-        self._pending[name] = made
+        self.pending[name] = made
         return made
 
     def _synthetic(self, row: Row) -> None:

@@ -4,10 +4,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from sys import intern
 
-from msgspec import Struct, UnsetType
+from msgspec import Struct, UnsetType, to_builtins
 
 from traces.importers.claude_code_rows import Bill, Iteration, Message, Row
-from traces.schema import Call, JsonObject, Kind, Place, Usage
+from traces.schema import Call, JsonObject, Kind, Label, Place, Usage
+from traces.wire.labels import anthropic_label
+from traces.wire.terms import KEPT, OWN, unusual
 
 CLIENT_NAME = "claude_code"
 
@@ -69,17 +71,21 @@ def calls_of(response: Response, stem: str) -> list[Call]:
         usage=Usage() if bill is None else usage_of(bill),
         facts=_facts(response),
         place=response.place,
+        label=_label(response),
     )
-    parts = enumerate(bill.iterations or () if bill is not None else ())
-    return [call, *(_beside(call, part, number) for number, part in parts if part.type not in (None, "message"))]
+    if bill is None or not bill.iterations:
+        return [call]
+    return [call, *(_beside(call, part, n) for n, part in enumerate(bill.iterations) if part.type not in OWN)]
 
 
 def _beside(call: Call, part: Iteration, number: int) -> Call:
     """A pass of another kind within a response, which the response's own usage leaves out."""
     kind: Kind = "summary" if part.type == "compaction" else "side"
     model = call.model if part.model is None else intern(part.model)
-    facts = {name: value for name, value in (call.facts or {}).items() if name in ("client", "project", "times")}
-    return replace(call, id=f"{call.id}/{number}", kind=kind, model=model, usage=usage_of(part), facts=facts)
+    facts = {name: value for name, value in (call.facts or {}).items() if name in KEPT} | {"beside": part.type}
+    return replace(
+        call, id=f"{call.id}/{number}", kind=kind, model=model, usage=usage_of(part), facts=facts, label=None
+    )
 
 
 def usage_of(bill: Iteration) -> Usage:
@@ -103,21 +109,31 @@ def weight(bill: Bill) -> tuple[int, int]:
 
 
 def _facts(response: Response) -> JsonObject:
-    row, bill, diagnostics = response.row, response.bill, response.message.diagnostics
+    row, bill = response.row, response.bill
     facts: JsonObject = {"client": f"{CLIENT_NAME} {row.version or ''}".rstrip(), "times": "rows"}
     if row.cwd:
         facts["project"] = intern(row.cwd)
     facts["previous"] = response.previous
     if response.since:
         facts["since"] = response.since
-    if not isinstance(diagnostics, UnsetType):
-        reason = diagnostics.cache_miss_reason if diagnostics is not None else None
-        facts["label"] = None if reason is None else {"type": reason.type, "tokens": reason.cache_missed_input_tokens}
-    if bill is not None and bill.speed not in (None, "standard"):
-        facts["speed"] = bill.speed
+    if bill is not None:
+        if unusual(bill.service_tier):
+            facts["service"] = bill.service_tier
+        if unusual(bill.speed):
+            facts["speed"] = bill.speed
+        if unusual(bill.inference_geo):
+            facts["geo"] = bill.inference_geo
     if not response.finished:
         facts["output"] = "lower_bound"
     return facts
+
+
+def _label(response: Response) -> Label | None:
+    """The API's own comparison; a client that records diagnostics names its earlier message in each request."""
+    found = response.message.diagnostics
+    if isinstance(found, UnsetType):
+        return None
+    return anthropic_label(None if found is None else to_builtins(found), asked=response.previous is not None)
 
 
 def _provider(name: str) -> str:

@@ -49,6 +49,8 @@ class Bill(Iteration, gc=False):
     """`usage` of a response, in Anthropic's names."""
 
     speed: str | None = None
+    service_tier: str | None = None
+    inference_geo: str | None = None
     iterations: list[Iteration] | None = None
 
 

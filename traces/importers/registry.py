@@ -14,6 +14,8 @@ files hold bodies:
         can be read again). A row that gives no call and should have goes to `on_reject` with its place and reason, a
         torn last line as `pending`, and reading goes on; rows that are no calls (prompts, titles) are passed over in
         silence. Raises `OSError` or `UnreadableInput`, nothing else
+    read_open(file: BinaryIO, path: str, *, on_reject: OnReject | None) -> Iterator[Call]
+        optional: as read, of a file that is open at its start (a format of which a machine holds thousands of files)
     request(span: bytes) -> JsonObject | None
         the request body in the bytes at a call's place, so that it can be read again. The place is whatever suffices: a
         line, an element of a document's list, or of a list of messages those in front of an answer

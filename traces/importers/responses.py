@@ -36,9 +36,8 @@ def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
     """One call a response."""
     with path.open("rb") as file:
         stream = _is_stream(file.read(2**16))
-    if stream:
-        return calls(_streamed(path, on_reject), partial(_call, path.stem), on_reject)
-    return calls(json_rows(path, on_reject), partial(_call, path.stem), on_reject)
+    items = _streamed(path, on_reject) if stream else json_rows(path, on_reject)
+    return calls(items, partial(_call, path.stem, stream), on_reject)
 
 
 def _is_stream(head: bytes) -> bool:
@@ -67,7 +66,7 @@ def _is_response(shape: frozenset[str]) -> bool:
     return usage or llama or "usageMetadata" in shape or "meta_info.prompt_tokens" in shape
 
 
-def _call(stem: str, item: Item) -> Iterator[Call]:
+def _call(stem: str, stream: bool, item: Item) -> Iterator[Call]:
     row = item.row
     meta = obj(row, "meta_info")
     if row.get("error") is None and meta.keys().isdisjoint(("prompt_tokens",)) and not _reports(row):
@@ -75,6 +74,7 @@ def _call(stem: str, item: Item) -> Iterator[Call]:
     number = item.index + 1 if item.index >= 0 else item.place.line
     model = text(row, "model") or text(row, "modelVersion") or text(row, "request_model")
     provider = _provider(row, meta, model)
+    usage = _usage(row, meta, provider)
     yield Call(
         id=text(row, "id") or text(row, "responseId") or text(meta, "id") or f"{stem}:{number}",
         trace=stem,
@@ -84,9 +84,22 @@ def _call(stem: str, item: Item) -> Iterator[Call]:
         api=_api(row),
         model=model,
         response=None if meta else row,
-        usage=_usage(row, meta, provider),
+        usage=usage,
+        facts=_facts(row, stream and usage == Usage()) or None,
         place=item.place,
     )
+
+
+def _facts(row: JsonObject, unasked: bool) -> JsonObject:
+    """What the call's body would have told, and how a stream without usage ended."""
+    facts: JsonObject = {}
+    if isinstance(ttls := row.get("request_ttls"), list) and all(isinstance(ttl, str) for ttl in ttls):
+        facts["ttls"] = ttls
+    if not text(row, "model") and not text(row, "modelVersion") and text(row, "request_model"):
+        facts["named"] = "request"
+    if unasked:
+        facts["answer"] = "complete" if row.get("error") is None else "error"
+    return facts
 
 
 def _reports(row: JsonObject) -> bool:

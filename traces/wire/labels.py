@@ -56,6 +56,22 @@ def anthropic_label(found: Any, *, asked: bool | None) -> Label | None:
     return Label(str(word), "unavailable")
 
 
+def recorded_label(found: Any) -> Label | None:
+    """Label as older rows keep it among a call's facts: `None` where nothing was found, else {"type", "tokens"}."""
+    if not isinstance(found, dict):
+        return Label("null", "none")
+    reason = {"type": found.get("type"), "cache_missed_input_tokens": found.get("tokens")}
+    return anthropic_label({"cache_miss_reason": reason}, asked=True)
+
+
+def without_label(facts: JsonObject | None) -> tuple[JsonObject | None, Label | None]:
+    """Facts of a row, and the label that older rows keep among them."""
+    if facts is None or "label" not in facts:
+        return facts, None
+    rest = {name: value for name, value in facts.items() if name != "label"}
+    return rest, recorded_label(facts["label"])
+
+
 def openai_label(found: Any) -> Label | None:
     """Label of a Responses reply that was compared with an earlier response."""
     if not isinstance(found, dict):

@@ -3,35 +3,38 @@
 import contextlib
 import sys
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from auditor.audit import Audit
-from auditor.context import BodyOf
 from auditor.errors import AuditError
-from auditor.gather import Progress
-from auditor.records import Audited
 from localmodel.rules.errors import RulesError
 from traces.errors import TraceError
-from traces.schema import JsonObject
 from tui.cli import ExitCode, fail, warn
-from tui.commands.options import LIMIT, Moment
-from tui.commands.reading import MOST_NAMED
+from tui.commands.options import LIMIT, MOST_NAMED, Moment, echo_table, form_options, zone_option
 
 if TYPE_CHECKING:  # loaded where they are used, so that `--help` stays quick
+    from auditor.breakdown import By
+    from auditor.context import BodyOf
+    from auditor.digests import Seen
+    from auditor.gather import Progress
     from auditor.money import Money
     from auditor.pricing import PriceList
+    from auditor.records import Audit, Audited
+    from auditor.savings import WhatIf
     from auditor.selection import Selection
     from auditor.store import Store
+    from auditor.tables import Table
     from auditor.totals import Totals
-    from auditor.whatif import WhatIf
     from localmodel.rules.book import Rulebook
+    from traces.schema import JsonObject
 
 # Replayed requests that the search for the cheapest combination may cost.
 SEARCH_BUDGET = 60_000
+# As `auditor.breakdown.BY`, which is loaded where it is used.
+BY = ("day", "hour", "session", "model", "agent", "kind", "cause", "project")
 
 
 @click.command()
@@ -40,6 +43,7 @@ SEARCH_BUDGET = 60_000
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON (schema cachewright.audit/1).")
 @click.option("--rules", metavar="NAME|FILE", help="Audit every call under this ruleset, not under its provider's own.")
 @click.option("--prices", type=click.Path(path_type=Path), help="Price file of your own; it wins over the built-in.")
+@click.option("--prices-as-of", type=Moment(), metavar="DATE", help="Leave out prices that came into force later.")
 @click.option(
     "--what-if", type=click.Choice(["none", "all"]), default="all", show_default=True, help="Replay the fixes too."
 )
@@ -48,6 +52,9 @@ SEARCH_BUDGET = 60_000
 @click.option("--until", type=Moment(), metavar="DATE", help="Report calls before that moment only.")
 @click.option("--model", metavar="TEXT", help="Report calls only of models with this text in their name.")
 @click.option("--project", metavar="TEXT", help="Report calls only of clients that worked in a folder with this text.")
+@click.option("--by", type=click.Choice(BY), help="Print sums by this as one table instead of the report.")
+@zone_option
+@form_options
 @click.option("--fail-under-hit-ratio", type=LIMIT, metavar="RATIO", help="Exit 1 if less was read than this share.")
 @click.option("--fail-on-avoidable", type=LIMIT, metavar="USD", help="Exit 1 if more than this was avoidable.")
 def command(
@@ -56,12 +63,17 @@ def command(
     as_json: bool,
     rules: str | None,
     prices: Path | None,
+    prices_as_of: datetime | None,
     what_if: str,
     no_store: bool,
     since: datetime | None,
     until: datetime | None,
     model: str | None,
     project: str | None,
+    by: "By | None",
+    tz: tzinfo,
+    as_csv: bool,
+    as_markdown: bool,
     fail_under_hit_ratio: float | None,
     fail_on_avoidable: float | None,
 ) -> None:
@@ -71,6 +83,8 @@ def command(
     input. Calls are kept in the store, so that `audit --db FILE` without PATH audits all that was recorded. Without
     either, the sessions that known tools keep in their own folders are audited where they are.
     """
+    if (as_csv or as_markdown) and by is None:
+        raise click.UsageError("--csv and --markdown print a table; say which one with --by")
     from auditor.pricing import open_prices
     from auditor.selection import Selection
     from localmodel.rules.book import Rulebook
@@ -79,14 +93,14 @@ def command(
     title = ", ".join(map(str, paths)) or str(db or "sessions of this machine")
     chosen = Selection(since, until, model, project)
     try:
-        book, price_list = Rulebook(load(rules) if rules else None), open_prices(prices)
+        book, price_list = Rulebook(load(rules) if rules else None), open_prices(prices, as_of=prices_as_of)
         shown = None
         if not paths and db is None:
-            shown, paths = _of_machine(book, price_list, chosen, as_json, no_store)
+            ways = {"whole": as_json and by is None, "any_size": by is not None, "what_if": what_if == "all"}
+            shown, paths = of_machine(book, price_list, chosen, quiet=as_json, keep=not no_store, **ways)
             no_store = True
         if shown is None:
-            with contextlib.ExitStack() as stack:
-                result, _ = read_and_audit(stack, paths, db, no_store, book)
+            result = audited(paths, db, no_store, book)
             shown = _summed(result, price_list, chosen, what_if == "all")
     except (TraceError, RulesError, AuditError) as error:
         fail(str(error), ExitCode.UNREADABLE)
@@ -94,7 +108,10 @@ def command(
     if not sums.whole.calls and not sums.failed_calls:
         left = "" if chosen == Selection() else " that --since, --until, --model and --project leave"
         fail(f"no calls to audit{left}", ExitCode.UNREADABLE)
-    _print(shown, as_json, title)
+    if by is None:
+        _print(shown, as_json, title, tz)
+    else:
+        echo_table(_table(shown, by, price_list, tz), json=as_json, csv=as_csv, markdown=as_markdown)
     ratio, saving = sums.whole.hit_ratio, rows[-1].saving_usd if rows else None
     if fail_under_hit_ratio is not None and (ratio is None or ratio < fail_under_hit_ratio):
         fail(f"hit ratio {ratio} is under {fail_under_hit_ratio}", ExitCode.FINDINGS)
@@ -103,29 +120,62 @@ def command(
 
 
 class Shown(NamedTuple):
-    """What a report is made of. `money` is `None` where only sums are known, not the calls."""
+    """What a report is made of. `money` is `None` where only sums are known; `seen` is then all calls."""
 
-    result: Audit
+    result: "Audit"
     sums: "Totals"
     rows: "list[WhatIf]"
     money: "Money | None"
+    seen: "list[Seen]"
 
 
-def _of_machine(
-    book: "Rulebook", prices: "PriceList", chosen: "Selection", as_json: bool, no_store: bool
+def of_machine(
+    book: "Rulebook",
+    prices: "PriceList",
+    chosen: "Selection",
+    *,
+    whole: bool,
+    quiet: bool,
+    keep: bool,
+    any_size: bool,
+    what_if: bool = False,
 ) -> tuple[Shown | None, tuple[Path, ...]]:
-    """The sessions on this machine by their digests; where these do not suffice, the files to read in full."""
+    """The sessions on this machine by their digests; where these do not suffice, the files to read in full.
+
+    They do not for a `whole` report, nor, unless `any_size`, for few calls, which a text lists one by one.
+    """
+    from auditor.savings import nothing
     from auditor.text import LONGEST_TABLE
     from tui.commands.machine import digested, found, known, reported
 
-    files = found(quiet=as_json)
-    digests = None if as_json else digested(files, book, keep=not no_store)
-    if digests is None or sum(len(digest.calls) for digest in digests) <= LONGEST_TABLE:
+    files = found(quiet=quiet)
+    digests = None if whole else digested(files, book, keep=keep)
+    few = not any_size and digests is not None and sum(len(digest.calls) for digest in digests) <= LONGEST_TABLE
+    if digests is None or few:
         return None, known(files)
-    return Shown(*reported(digests, book, prices, chosen), [], None), ()
+    result, sums, seen = reported(digests, book, prices, chosen)
+    return Shown(result, sums, [nothing(sums.whole)] if what_if else [], None, seen), ()
 
 
-def _summed(result: Audit, prices: "PriceList", chosen: "Selection", what_if: bool) -> Shown:
+def _table(shown: Shown, by: "By", prices: "PriceList", zone: tzinfo) -> "Table":
+    from auditor.breakdown import breakdown, causes
+    from auditor.digests import seen_of
+
+    if by == "cause":
+        return causes(shown.sums.by_cause)
+    if shown.money is None:
+        return breakdown(by, shown.seen, prices, zone)
+    calls = [audited for audited in shown.result.calls if not audited.call.failed]
+    found = ((place, audited.diagnosis) for place, audited in enumerate(calls))
+    proved = {
+        place: diagnosis.avoidable_usd
+        for place, diagnosis in found
+        if diagnosis is not None and diagnosis.avoidable_usd is not None
+    }
+    return breakdown(by, [*map(seen_of, calls)], prices, zone, proved)
+
+
+def _summed(result: "Audit", prices: "PriceList", chosen: "Selection", what_if: bool) -> Shown:
     from auditor.money import Money
     from auditor.selection import selected
     from auditor.totals import totals
@@ -133,12 +183,18 @@ def _summed(result: Audit, prices: "PriceList", chosen: "Selection", what_if: bo
     result = selected(result, chosen)
     money = Money(result.calls, prices)
     rows = what_if_rows(result, money) if what_if else []
-    return Shown(result, totals(result.calls, money), rows, money)
+    return Shown(result, totals(result.calls, money), rows, money, [])
+
+
+def audited(paths: tuple[Path, ...], db: Path | None, no_store: bool, book: "Rulebook") -> "Audit":
+    """`read_and_audit` for those who need no bodies afterwards."""
+    with contextlib.ExitStack() as stack:
+        return read_and_audit(stack, paths, db, no_store, book)[0]
 
 
 def read_and_audit(
     stack: contextlib.ExitStack, paths: tuple[Path, ...], db: Path | None, no_store: bool, book: "Rulebook"
-) -> tuple[Audit, BodyOf]:
+) -> "tuple[Audit, BodyOf]":
     """Read, store and audit; bodies can be read again until `stack` closes.
 
     The store failing is a warning: the audit goes on without it. Raises what reading and the store raise.
@@ -161,6 +217,7 @@ def read_and_audit(
         if paths:
             with Reading(store) as reading:
                 result = judge(reading.calls(paths), book, body_of, reading.warnings, progress=bar)
+                result.rejected = reading.rejected
         else:
             assert store is not None
             result = audit(io.distinct(store.calls()), book, body_of, progress=bar)
@@ -169,12 +226,12 @@ def read_and_audit(
     return result, body_of
 
 
-def _body_reader(store: "Store | None") -> BodyOf:
+def _body_reader(store: "Store | None") -> "BodyOf":
     """How a diagnosis gets a body again: from the store where calls came from it, else from the trace file."""
     from traces import io
 
-    def body_of(audited: Audited) -> JsonObject | None:
-        call = audited.call
+    def body_of(one: "Audited") -> "JsonObject | None":
+        call = one.call
         try:
             if store is not None and call.key is not None:
                 return store.request(call.key)
@@ -186,7 +243,7 @@ def _body_reader(store: "Store | None") -> BodyOf:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Progress | None]:
+def _progress() -> "Iterator[Progress | None]":
     """A progress bar on stderr, when that is a terminal and the work is long."""
     if sys.stderr is None or not sys.stderr.isatty():  # None where the caller closed it
         yield None
@@ -204,7 +261,7 @@ def _progress() -> Iterator[Progress | None]:
         yield advance
 
 
-def _save(store: "Store", result: Audit) -> None:
+def _save(store: "Store", result: "Audit") -> None:
     from auditor.outcomes import outcome_rows
 
     try:
@@ -213,7 +270,7 @@ def _save(store: "Store", result: Audit) -> None:
         warn(f"outcomes not stored: {error}")
 
 
-def what_if_rows(result: Audit, money: "Money") -> "list[WhatIf]":
+def what_if_rows(result: "Audit", money: "Money") -> "list[WhatIf]":
     """The what-if table of an audit, with the search for the cheapest combination within its budget."""
     from auditor.policies import POLICIES
     from auditor.whatif import Trial, table
@@ -221,7 +278,7 @@ def what_if_rows(result: Audit, money: "Money") -> "list[WhatIf]":
     return table(Trial(result, money), POLICIES, budget=SEARCH_BUDGET)
 
 
-def warn_of(result: Audit) -> None:
+def warn_of(result: "Audit") -> None:
     """Say on stderr what of the calls could not be used; many are counted."""
     for warning in result.warnings[:MOST_NAMED]:
         warn(warning)
@@ -229,8 +286,8 @@ def warn_of(result: Audit) -> None:
         warn(f"… and {len(result.warnings) - MOST_NAMED:,} more calls with remarks")
 
 
-def _print(report: Shown, as_json: bool, title: str) -> None:
-    result, sums, rows, money = report
+def _print(report: Shown, as_json: bool, title: str, zone: tzinfo) -> None:
+    result, sums, rows, money, _ = report
     warn_of(result)
     if as_json and money is not None:
         from auditor.report import lines
@@ -240,4 +297,4 @@ def _print(report: Shown, as_json: bool, title: str) -> None:
         return
     from auditor.text import render, shown
 
-    click.echo(shown(render(result, sums, rows, title)))
+    click.echo(shown(render(result, sums, rows, title, zone)))

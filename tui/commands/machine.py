@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from auditor.audit import Audit
 from auditor.digest_totals import totals_of
-from auditor.digests import Digest, audited_of
+from auditor.digests import Digest, Seen, audited_of
 from auditor.errors import AuditError
 from auditor.pricing import PriceList
+from auditor.records import Audit
 from auditor.selection import Selection
 from auditor.sessions import basis_of, read, sessions_of
 from auditor.store import Store, default_path
@@ -67,8 +67,10 @@ def digested(files: list[str], book: Rulebook, *, keep: bool) -> list[Digest] | 
     return None if made.bodies else made.digests
 
 
-def reported(digests: list[Digest], book: Rulebook, prices: PriceList, chosen: Selection) -> tuple[Audit, Totals]:
-    """What a text report shows of digests: the misses in time order, and the sums over all calls."""
+def reported(
+    digests: list[Digest], book: Rulebook, prices: PriceList, chosen: Selection
+) -> tuple[Audit, Totals, list[Seen]]:
+    """What a text report shows of digests: the misses in time order, the sums over all calls, and the calls."""
     calls, misses = [], []
     for digest in digests:
         takes = [chosen.covers(seen.at, seen.model, seen.project) for seen in digest.calls]
@@ -77,7 +79,7 @@ def reported(digests: list[Digest], book: Rulebook, prices: PriceList, chosen: S
     misses.sort(key=lambda pair: pair[1].at or 0)
     audited = [audited_of(miss, seen, index) for index, (miss, seen) in enumerate(misses)]
     remarks = [remark for digest in digests for remark in digest.remarks]
-    return Audit(book, audited, remarks), totals_of(calls, prices)
+    return Audit(book, audited, remarks), totals_of(calls, prices), calls
 
 
 def _store(stack: contextlib.ExitStack) -> Store | None:

@@ -3,12 +3,19 @@
 import json
 import math
 from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any, TypeVar
+from datetime import UTC, datetime, tzinfo
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+if TYPE_CHECKING:
+    from auditor.tables import Table
+
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+MOST_NAMED = 20
+"""Rows left out and the like are named one by one up to here; the rest are counted."""
 
 
 class Moment(click.ParamType[datetime]):
@@ -42,6 +49,49 @@ class Limit(click.ParamType[float]):
 
 
 LIMIT = Limit()
+
+
+class Zone(click.ParamType[tzinfo]):
+    """A time zone by its name in the IANA database."""
+
+    name = "zone"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tzinfo:
+        """The zone."""
+        from zoneinfo import ZoneInfo
+
+        if isinstance(value, tzinfo):
+            return value
+        try:
+            return UTC if value.upper() == "UTC" else ZoneInfo(value)
+        except (ValueError, OSError, LookupError):  # no such file, or a path that leads out of the database
+            self.fail(f"{value!r} is no time zone such as Europe/Madrid or UTC", param, ctx)
+
+
+def zone_option(command: Command) -> Command:
+    """`--tz NAME`: the zone of days and times in reports for people."""
+    text = "Time zone of days and times, such as Europe/Madrid."
+    return click.option("--tz", type=Zone(), default=UTC, metavar="NAME", show_default="UTC", help=text)(command)
+
+
+def form_options(command: Command) -> Command:
+    """`--csv` and `--markdown`: forms of a table beside text and JSON."""
+    command = click.option("--markdown", "as_markdown", is_flag=True, help="Print the table as Markdown.")(command)
+    return click.option("--csv", "as_csv", is_flag=True, help="Print the table as CSV.")(command)
+
+
+def echo_table(table: "Table", *, json: bool, csv: bool, markdown: bool) -> None:
+    """Print a table in the one form that was asked for."""
+    from auditor import tables
+
+    if json + csv + markdown > 1:
+        raise click.UsageError("--json, --csv and --markdown are forms of one output; give one of them")
+    if json:
+        echo_json(tables.as_json(table))
+    elif csv or markdown:
+        click.echo(tables.as_csv(table) if csv else tables.as_markdown(table), nl=False)
+    else:
+        click.echo(tables.as_text(table))
 
 
 def echo_json(value: object) -> None:

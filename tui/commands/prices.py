@@ -1,6 +1,7 @@
-"""`cachewright prices show`: what a model costs, by date."""
+"""`cachewright prices`: what a model costs, by date, and what our price list corrects."""
 
-from datetime import datetime
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -11,7 +12,7 @@ from tui.commands.options import echo_json, moment_option
 
 @click.group()
 def command() -> None:
-    """Show the dated prices of a model."""
+    """Show the dated prices of a model; check the price list."""
 
 
 @command.command()
@@ -39,3 +40,24 @@ def show(model: str, at: datetime | None, prices: Path | None, as_json: bool) ->
         echo_json(report(rows))
     else:
         click.echo(as_text(rows))
+
+
+@command.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
+def check(as_json: bool) -> None:
+    """Compare our corrections of prices with the package genai-prices that they correct.
+
+    Exits 1 where a price differs that no correction is about, or where a correction corrects nothing any more.
+    """
+    from auditor.price_check import as_json as report
+    from auditor.price_check import as_text
+    from auditor.price_check import check as differences
+
+    found = differences(datetime.now(UTC))
+    if as_json:
+        echo_json(report(found))
+    else:
+        for line in as_text(found):
+            click.echo(line)
+    if not all(each.expected for each in found):
+        sys.exit(ExitCode.FINDINGS)

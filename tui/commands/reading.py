@@ -13,9 +13,7 @@ from traces import io
 from traces.errors import TraceError
 from traces.schema import Call
 from tui.cli import warn
-
-MOST_NAMED = 20
-"""Rows left out and the like are named one by one up to here; the rest are counted."""
+from tui.commands.options import MOST_NAMED
 
 LARGE_BYTES = 16 * 2**20
 """A smaller file is read before another process has started."""
@@ -24,13 +22,14 @@ LARGE_BYTES = 16 * 2**20
 class Reading:
     """One command's reading of its files, into `store` too where there is one; at its end it counts what it unnamed.
 
-    `warnings` fills up, while the calls stream, with the bodies that could not be used.
+    `warnings` fills up, while the calls stream, with the bodies that could not be used, `rejected` with the rows.
     """
 
     def __init__(self, store: Store | None) -> None:
         self.warnings: list[str] = []
+        self.rejected: list[io.Rejected] = []
         self._store = store
-        self._rejected = self._unstored = self._read = 0
+        self._unstored = self._read = 0
         self._seen: set[object] = set()
         self._unreadable: list[str] = []
 
@@ -40,8 +39,8 @@ class Reading:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._rejected > MOST_NAMED:
-            warn(f"… and {self._rejected - MOST_NAMED:,} more rows with remarks")
+        if len(self.rejected) > MOST_NAMED:
+            warn(f"… and {len(self.rejected) - MOST_NAMED:,} more rows with remarks")
         if self._unstored > MOST_NAMED:
             warn(f"… and {self._unstored - MOST_NAMED:,} more calls not stored")
 
@@ -82,8 +81,8 @@ class Reading:
             self._unreadable.append(str(error))
 
     def _on_reject(self, row: io.Rejected) -> None:
-        self._rejected += 1
-        if self._rejected <= MOST_NAMED:
+        self.rejected.append(row)
+        if len(self.rejected) <= MOST_NAMED:
             warn(row.told)
 
     def _on_unstored(self, error: StoreError) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from auditor.audit import Audit
 from auditor.errors import AuditError
+from auditor.records import Audit
 from localmodel.rules.errors import RulesError
 from traces.errors import TraceError
 from traces.schema import JsonObject

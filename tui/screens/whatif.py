@@ -10,8 +10,8 @@ from textual.widgets import Footer, Static
 
 from auditor.figures import dollars, number, percent
 from auditor.policies import POLICIES
+from auditor.savings import WhatIf
 from auditor.visible import visible
-from auditor.whatif import WhatIf
 from tui import queries
 from tui.drawing import Cell, Piece, bar
 from tui.queries import Judged

@@ -62,13 +62,13 @@ def bill(prices: PriceList, row: dict[str, Any], usage: Usage, tier: Ttl | None 
 def test_case_b07_b08_write_lifetimes() -> None:
     prices, rows, expected = case("B07_B08")
     t1 = bill(prices, rows["t1"], anthropic_usage(rows["t1"]["usage"]))
-    assert (plain(t1.usd), t1.partial, t1.reasons) == (expected["t1"], False, ())
+    assert (plain(t1.amount), t1.partial, t1.reasons) == (expected["t1"], False, ())
     t2 = bill(prices, rows["t2"], anthropic_usage(rows["t2"]["usage"]), tier="1h")
-    assert (plain(t2.usd), t2.reasons) == (expected["t2"]["cost"], ("write_tier_inferred",))
+    assert (plain(t2.amount), t2.reasons) == (expected["t2"]["cost"], ("write_tier_inferred",))
     for name in ("t3", "t4"):
         unclear = bill(prices, rows[name], anthropic_usage(rows[name]["usage"]))
         assert (plain(unclear.low), plain(unclear.high)) == (expected[name]["low"], expected[name]["high"])
-        assert (unclear.usd, unclear.partial, unclear.reasons) == (unclear.low, True, ("write_tier_unknown",))
+        assert (unclear.amount, unclear.partial, unclear.reasons) == (unclear.low, True, ("write_tier_unknown",))
 
 
 @needs_cases
@@ -76,14 +76,14 @@ def test_case_b16_writes_are_a_slice_of_the_input() -> None:
     prices, rows, expected = case("B16")
     for name, row in rows.items():
         total = bill(prices, row, openai_usage(row["usage"]))
-        assert (plain(total.usd), total.partial) == (expected[name]["cost_usd"], False)
+        assert (plain(total.amount), total.partial) == (expected[name]["cost_usd"], False)
 
 
 @needs_cases
 def test_case_b22_b23_a_neighbours_price_is_not_used() -> None:
     prices, rows, expected = case("B22_B23")
     for name in ("u1", "u2", "u4"):
-        assert plain(bill(prices, rows[name], openai_usage(rows[name]["usage"])).usd) == expected[name]
+        assert plain(bill(prices, rows[name], openai_usage(rows[name]["usage"])).amount) == expected[name]
     assert prices.rate("any", rows["u3"]["model"], None) is None
 
 
@@ -94,7 +94,7 @@ def test_avoidable_money_is_the_difference_of_two_bills(name: str, tokens: int) 
     row = load_prices(CASES / name / "prices.json")["claude-test-sonnet"][0]
     written = cost(Usage(tokens + 9, 0, tokens, tokens, 0, 150), row)
     read = cost(Usage(tokens + 9, tokens, 0, 0, 0, 150), row)
-    assert plain(written.usd - read.usd) == expected["avoidable_cost_usd"]
+    assert plain(written.amount - read.amount) == expected["avoidable_cost_usd"]
 
 
 def test_the_length_tier_holds_for_the_whole_request(prices: PriceList) -> None:
@@ -102,8 +102,8 @@ def test_the_length_tier_holds_for_the_whole_request(prices: PriceList) -> None:
     assert row is not None
     below = cost(Usage(100_000, 90_000, 9_000, 9_000, 0, 1_000), row)
     above = cost(Usage(100_001, 90_001, 9_000, 9_000, 0, 1_000), row)
-    assert below.usd == Decimal("0.0001") + Decimal("0.0009") + Decimal("0.001125") + Decimal("0.0005")
-    assert above.usd == Decimal("0.0005") + Decimal("0.00450005") + Decimal("0.005625") + Decimal("0.0025")
+    assert below.amount == Decimal("0.0001") + Decimal("0.0009") + Decimal("0.001125") + Decimal("0.0005")
+    assert above.amount == Decimal("0.0005") + Decimal("0.00450005") + Decimal("0.005625") + Decimal("0.0025")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_the_length_tier_holds_for_the_whole_request(prices: PriceList) -> None:
 )
 def test_what_is_unknown_is_said_and_bounded(usage: Usage, low: str, usd: str, high: str, reasons: list[str]) -> None:
     total = cost(usage, SONNET)
-    assert [plain(total.low), plain(total.usd), plain(total.high)] == [low, usd, high]
+    assert [plain(total.low), plain(total.amount), plain(total.high)] == [low, usd, high]
     assert (list(total.reasons), total.partial) == (reasons, bool(reasons))
 
 
@@ -134,7 +134,7 @@ def test_tokens_without_a_price_are_not_free() -> None:
     row = PriceRow(input=Decimal(1))
     total = cost(Usage(100, 10, 30, 10, 20, 5), row)
     assert total.reasons == ("no_read_price", "no_write_price", "no_write_1h_price", "no_output_price")
-    assert (total.usd, total.partial) == (Decimal("0.00006"), True)
+    assert (total.amount, total.partial) == (Decimal("0.00006"), True)
     assert cost(Usage(100, 0, 30, None, None, 0), row, tier="1h").reasons == ("no_write_1h_price",)
     assert cost(Usage(100, 0, 30, None, None, 0), row).reasons == ("no_write_price",)
     assert cost(Usage(100, 0, 0, None, None, 0), PriceRow()).reasons == ("no_input_price",)
@@ -144,8 +144,8 @@ def test_openai_itemises_long_writes(prices: PriceList) -> None:
     row = prices.rate("openai", "gpt-6-sol", None)
     assert row is not None
     usage = Usage(1_000_000, 0, 1_000_000, None, None, 0)
-    assert (plain(cost(usage, row).usd), cost(usage, row).reasons) == ("5", ())  # above 272,000: twice 2.50
-    assert plain(cost(usage, row, tier="1h").usd) == "10"
+    assert (plain(cost(usage, row).amount), cost(usage, row).reasons) == ("5", ())  # above 272,000: twice 2.50
+    assert plain(cost(usage, row, tier="1h").amount) == "10"
     assert cost(usage, row, tier="1h").reasons == ("write_tier_inferred",)
     assert cost(usage, row, tier="5m").reasons == ()
 

@@ -1,14 +1,17 @@
 """The providers' own labels: each value means one thing, and none is a miss by itself."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from auditor.audit import audit
 from auditor.records import Audited
+from auditor.store import Store
 from localmodel.rules.book import Rulebook
 from traces import io
+from traces.schema import Call, Label
 from traces.wire.labels import anthropic_label, label_of, openai_label
 
 Json = dict[str, Any]
@@ -102,13 +105,13 @@ def test_a_label_without_a_read_drop_is_no_miss() -> None:
         assert (found.verdict, found.diagnosis) == ("hit", None)
 
 
-def test_idle_time_that_suffices_stays_the_cause() -> None:
+def test_idle_time_that_suffices_stays_the_cause_or_stands_beside_the_change() -> None:
     found = second(reason("previous_message_not_found"), 0, minutes=30).diagnosis
     assert found is not None and found.primary.cause == "ttl_expired"
     assert "no longer knew the earlier request" in found.primary.evidence[-1]
     both = second(reason("tools_changed"), 0, minutes=30).diagnosis
-    assert both is not None and both.primary.cause == "ttl_expired"
-    assert "tools_changed" in {one.cause for one in both.also}
+    assert both is not None and both.primary.cause == "tools_changed"
+    assert [(one.cause, one.status, one.lost_tokens) for one in both.also][:1] == [("ttl_expired", "likely", 0)]
 
 
 def test_openai_compared_and_found_nothing() -> None:
@@ -117,3 +120,15 @@ def test_openai_compared_and_found_nothing() -> None:
     key = second({"type": "cache_miss", "reason": "prompt_cache_key_changed"}, 0, provider="openai").diagnosis
     assert key is not None
     assert (key.primary.cause, key.primary.parameter) == ("scope_changed", "prompt_cache_key")
+
+
+def test_labels_are_kept_and_older_rows_have_them_among_their_facts(tmp_path: Path) -> None:
+    kept = Call("a", "t", "anthropic", None, label=Label("tools_changed", "change", "tools", 57))
+    older = Call("b", "t", "anthropic", None, facts={"client": "x", "label": {"type": "messages_changed"}})
+    empty = Call("c", "t", "anthropic", None, facts={"label": None})
+    with Store.open(tmp_path / "s.db") as store:
+        store.add([kept, older, empty])
+        labels = {each.id: (each.label, each.facts) for each in store.calls()}
+    assert labels["a"] == (kept.label, None)
+    assert labels["b"] == (Label("messages_changed", "change", "messages"), {"client": "x"})
+    assert labels["c"] == (Label("null", "none"), {})

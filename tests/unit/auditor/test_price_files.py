@@ -48,7 +48,7 @@ def test_own_prices_come_first_and_keep_their_dates(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.json", '{"m": {"currency": "EUR", "input": "3"}}', "model \"m\": currency is 'EUR', only USD"),
+        ("a.json", '{"m": {"currency": "€", "input": "3"}}', "model \"m\": currency is '€'; give a code"),
         ("a.json", '{"m": {"input": "-3"}}', "input is '-3'; give a number of 0 or more"),
         ("a.json", '{"m": {"input": "1e999999"}}', "give a number of 0 or more"),
         ("a.json", '{"m": {"input": "NaN"}}', "give a number of 0 or more"),

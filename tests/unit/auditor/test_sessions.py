@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from auditor.audit import Audit, audit
+from auditor.audit import audit
 from auditor.digest_totals import totals_of
 from auditor.digests import audited_of, decode
 from auditor.money import Money
 from auditor.price_rows import PriceRow
 from auditor.pricing import PriceList
+from auditor.records import Audit
 from auditor.sessions import Kept, Read, basis_of, read, sessions_of
 from auditor.store import Store
 from auditor.text import render, shown

@@ -12,7 +12,7 @@ import pytest
 from traces import io
 from traces.importers import claude_code
 from traces.lines import Rejected
-from traces.schema import Call
+from traces.schema import Call, Label
 
 Json = dict[str, Any]
 Write = Callable[..., Path]
@@ -227,10 +227,10 @@ def test_labels_null_and_absent_are_three_things(write: Write) -> None:
         answer("b", "a", 2, "m2", usage(5, 5), message={"diagnostics": None}),
         answer("c", "b", 3, "m3", usage(10, 5)),
     )
-    one, two, three = (call.facts or {} for call in calls_of(path))
-    assert one["label"] == {"type": "tools_changed", "tokens": 57}
-    assert two["label"] is None
-    assert "label" not in three
+    one, two, three = (call.label for call in calls_of(path))
+    assert one == Label("tools_changed", "change", "tools", 57)
+    assert two == Label("null", "none")
+    assert three is None
 
 
 def test_passes_of_another_kind_are_billed_beside_the_response(write: Write) -> None:
