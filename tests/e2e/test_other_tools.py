@@ -18,7 +18,7 @@ def test_a_folder_of_many_formats_is_audited_in_one_go(cachewright: Done) -> Non
     report = json.loads(done.stdout)
     assert report["totals"]["calls"] == 3 + 1 + 1 + 92
     assert report["totals"]["read_tokens"] == 3_479_512
-    assert {call["basis"] for call in report["calls"]} == {"usage"}
+    assert {call["basis"] for call in report["calls"]} == {"bodies", "usage"}, "one file holds bodies as sent"
 
 
 def test_sessions_of_other_tools_are_found_where_they_keep_them(
