@@ -31,7 +31,9 @@ def gather(calls: Iterable[Call], warn: Callable[[str], None], interner: Interne
             warn(f"{call.place or call.id}: {error}; the call is judged by its usage alone")
         if call.request is not None or call.response is not None or call.tokens is not None:
             label, response = call.label or label_of(call.request, call.response), call.response
-            facts = (call.facts or {}) | terms(response) or None
+            facts, found = call.facts, terms(response)
+            if found:
+                facts = ({"native": True} if facts is None else facts) | found
             call = replace(call, request=None, response=None, tokens=None, label=label, facts=facts)
             yield call, prompt
             yield from ((each, None) for each in _beside(call, response, warn))
@@ -43,7 +45,8 @@ def _beside(call: Call, response: JsonObject | None, warn: Callable[[str], None]
     """What a response was charged beside its own usage, as calls of their own."""
     try:
         for number, kind, model, usage in beside(response):
-            kept = {name: value for name, value in (call.facts or {}).items() if name in KEPT}
+            facts = {"native": True} if call.facts is None else call.facts
+            kept = {name: value for name, value in facts.items() if name in KEPT}
             yield replace(
                 call,
                 id=f"{call.id}/{number}",

@@ -83,6 +83,7 @@ class Call:
     is what a client's transcript tells beside the usage where it holds no body, plain JSON values under these names,
     each of them optional:
 
+        native    true where the row was no transcript's and the facts were read from its response
         client    the program that wrote the transcript, with its version
         project   the folder that it worked in
         previous  id of the call that this one continues, `None` where it starts a conversation

@@ -60,7 +60,7 @@ def is_copy(call: Call, seen: set[object]) -> bool:
     response and then is called by its row, as others in files of the same name are: it is no copy.
     """
     usage = call.usage
-    if call.facts is None or usage.input_tokens is None:
+    if call.facts is None or "native" in call.facts or usage.input_tokens is None:
         return False
     key = (call.id, usage.input_tokens, usage.read_tokens, usage.write_tokens)
     known = key in seen

@@ -13,7 +13,7 @@ _USUAL = ("", "standard", "default", "auto", "not_available", "global")
 OWN = (None, "message", "fallback_message")
 """Types of passes that a response's own usage counts."""
 
-KEPT = ("client", "project", "times", "service", "geo")
+KEPT = ("native", "client", "project", "times", "service", "geo")
 """Facts of a response that hold for the passes beside it too."""
 
 

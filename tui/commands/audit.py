@@ -97,7 +97,9 @@ def command(
         shown = None
         if not paths and db is None:
             ways = {"whole": as_json and by is None, "any_size": by is not None, "what_if": what_if == "all"}
-            shown, paths = of_machine(book, price_list, chosen, quiet=as_json, keep=not no_store, **ways)
+            shown, paths = of_machine(
+                book, price_list, chosen, quiet=as_json or as_csv or as_markdown, keep=not no_store, **ways
+            )
             no_store = True
         if shown is None:
             result = audited(paths, db, no_store, book)

@@ -60,10 +60,10 @@ def command(
     from localmodel.rules.book import Rulebook
     from localmodel.rules.load import load
 
-    now = at or datetime.now(UTC)
+    now, quiet = at or datetime.now(UTC), as_json or as_csv or as_markdown
     try:
         book, price_list = Rulebook(load(rules) if rules else None), open_prices(prices)
-        calls = _calls(paths, book, price_list, Selection(until=now, model=model, project=project), as_json, no_store)
+        calls = _calls(paths, book, price_list, Selection(until=now, model=model, project=project), quiet, no_store)
         found = [warmth(session, book, price_list, now) for session in sessions(calls)]
     except (TraceError, RulesError, AuditError) as error:
         fail(str(error), ExitCode.UNREADABLE)

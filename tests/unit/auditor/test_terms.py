@@ -123,3 +123,10 @@ def test_a_correction_that_corrects_nothing_any_more_is_unexpected() -> None:
     other = (PriceRow(input=Decimal(2)),)
     (one,) = price_check.parting(rows, other, datetime(2026, 11, 30, tzinfo=UTC))
     assert (one[0], one[2], one[3]) == ("input", "1", "2")
+
+
+def test_native_rows_of_one_name_are_calls_of_their_own_under_any_terms() -> None:
+    row = {"id": "same", "response": {"usage": USAGE | {"speed": "fast"}}}
+    calls = [one.call for one in audited(row, row).calls]
+    seen: set[object] = set()
+    assert [io.is_copy(call, seen) for call in calls] == [False, False]
