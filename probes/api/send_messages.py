@@ -9,7 +9,7 @@ from typing import Any
 from probes.api.exchange import Clock, Exchange
 from probes.api.secret import Scrubber
 from probes.api.target import Target
-from probes.api.transport import TIMEOUT_S, http_client, recorded, sdk
+from probes.api.transport import recorded, sdk, sdk_clients
 from traces.schema import JsonObject
 from traces.wire.usage import merge_stream
 
@@ -21,16 +21,7 @@ class MessagesSender:
         self._sdk = sdk("anthropic")
         self._clock = clock
         self._scrub = Scrubber(keys)
-        self._clients = [
-            self._sdk.Anthropic(
-                api_key=key,
-                base_url=target.base_url,
-                max_retries=0,
-                timeout=TIMEOUT_S,
-                http_client=http_client(target, key),
-            )
-            for key in keys
-        ]
+        self._clients = sdk_clients(self._sdk.Anthropic, target, keys)
 
     def send(self, exchange: Exchange) -> None:
         """Send and fill in what comes. Failures are recorded in the exchange, not raised."""

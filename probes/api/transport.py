@@ -4,7 +4,7 @@ The SDKs read much from the environment (other credentials, base URLs, header li
 says it sent, so every request passes `_only`, which drops each header that is not on a short list.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,6 +35,20 @@ def http_client(target: Target, key: str) -> Any:
         timeout=httpx2.Timeout(TIMEOUT_S, connect=CONNECT_S),
         event_hooks={"request": [only]},
     )
+
+
+def sdk_clients(make: Callable[..., Any], target: Target, keys: Sequence[str]) -> list[Any]:
+    """One client of an SDK (`make` is its class) for each key; none of them ever retries by itself."""
+    return [
+        make(
+            api_key=key,
+            base_url=target.base_url,
+            max_retries=0,
+            timeout=TIMEOUT_S,
+            http_client=http_client(target, key),
+        )
+        for key in keys
+    ]
 
 
 def _allowed(name: str, value: str, key: str) -> bool:

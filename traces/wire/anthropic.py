@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from traces.errors import MalformedRow
 from traces.schema import JsonObject, Level, Ttl
+from traces.wire.shapes import described, list_at
 
 # Server tools that the provider renders into the system level: switching them spares the tools level.
 SYSTEM_LEVEL_TOOLS = ("web_search_", "web_fetch_")
@@ -58,9 +59,9 @@ def head_parts(body: JsonObject) -> Iterator[Part]:
     has.
     """
     late: list[Part] = []
-    for index, tool in enumerate(_items(body, "tools")):
+    for index, tool in enumerate(list_at(body, "tools")):
         if not isinstance(tool, dict):
-            raise MalformedRow(f"tools[{index}] is {_kind(tool)}, a tool definition is an object")
+            raise MalformedRow(f"tools[{index}] is {described(tool)}, a tool definition is an object")
         if tool.get("defer_loading") is True:
             continue
         name = tool.get("type")
@@ -74,13 +75,13 @@ def head_parts(body: JsonObject) -> Iterator[Part]:
 
 def messages(body: JsonObject) -> list[Any]:
     """The messages of a body. Raises `MalformedRow` where they are no list."""
-    return _items(body, "messages")
+    return list_at(body, "messages")
 
 
 def message_parts(message: Any, index: int) -> Iterator[Part]:
     """Yield the blocks of message `index`. Raises `MalformedRow` for a shape that no message has."""
     if not isinstance(message, dict):
-        raise MalformedRow(f"messages[{index}] is {_kind(message)}, a message is an object")
+        raise MalformedRow(f"messages[{index}] is {described(message)}, a message is an object")
     role = message.get("role")
     role = role if isinstance(role, str) else ""
     content = message.get("content")
@@ -96,7 +97,7 @@ def _block(item: Any, message: int, number: int) -> JsonObject:
         return item
     if isinstance(item, str):
         return {"type": "text", "text": item}
-    raise MalformedRow(f"messages[{message}].content[{number}] is {_kind(item)}, a content block is an object")
+    raise MalformedRow(f"messages[{message}].content[{number}] is {described(item)}, a content block is an object")
 
 
 def _contents(content: Any, path: str, level: Level, role: str) -> Iterator[Part]:
@@ -109,31 +110,10 @@ def _contents(content: Any, path: str, level: Level, role: str) -> Iterator[Part
             if isinstance(item, str):
                 item = {"type": "text", "text": item}
             if not isinstance(item, dict):
-                raise MalformedRow(f"{path[1:]}[{number}] is {_kind(item)}, a content block is an object")
+                raise MalformedRow(f"{path[1:]}[{number}] is {described(item)}, a content block is an object")
             yield Part(f"{path}/{number}", level, role, item)
     else:
-        raise MalformedRow(f"{path[1:]} is {_kind(content)}, content is a text or a list of blocks")
-
-
-def _items(body: JsonObject, key: str) -> list[Any]:
-    items = body.get(key)
-    if items is None:
-        return []
-    if not isinstance(items, list):
-        raise MalformedRow(f"{key} is {_kind(items)}, it should be a list")
-    return items
-
-
-def _kind(value: Any) -> str:
-    names = {
-        bool: "true or false",
-        int: "a number",
-        float: "a number",
-        str: "a text",
-        list: "a list",
-        dict: "an object",
-    }
-    return names.get(type(value), "null")
+        raise MalformedRow(f"{path[1:]} is {described(content)}, content is a text or a list of blocks")
 
 
 def mark_of(value: Any) -> Ttl | None:

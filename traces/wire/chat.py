@@ -13,6 +13,7 @@ from traces.errors import MalformedRow
 from traces.schema import JsonObject, Level
 from traces.wire import openai
 from traces.wire.anthropic import Part
+from traces.wire.shapes import described, list_at
 
 
 def head_key(body: JsonObject) -> Any:
@@ -30,14 +31,14 @@ def head_parts(body: JsonObject) -> Iterator[Part]:
 def messages(body: JsonObject) -> tuple[int, list[Any]]:
     """Number of the first message behind the head, and the messages from there on."""
     start = len(_leading(body))
-    return start, openai.items(body, "messages")[start:]
+    return start, list_at(body, "messages")[start:]
 
 
 def message_parts(message: Any, index: int) -> Iterator[Part]:
     """Yield the parts of one message: reasoning, content, tool calls; a tool's result is one part."""
     stem = f"/messages/{index}"
     if not isinstance(message, dict):
-        raise MalformedRow(f"messages[{index}] is {openai.shown(message)}, a message is an object")
+        raise MalformedRow(f"messages[{index}] is {described(message)}, a message is an object")
     role = message.get("role")
     role = role if isinstance(role, str) else ""
     if role in ("tool", "function"):
@@ -50,9 +51,9 @@ def message_parts(message: Any, index: int) -> Iterator[Part]:
     calls, content = message.get("tool_calls"), message.get("content")
     if content or not calls:  # beside calls, null and an empty text are the same
         yield from openai.contents(content, f"{stem}/content", Level.MESSAGES, role)
-    for number, call in enumerate(openai.items(message, "tool_calls")):
+    for number, call in enumerate(list_at(message, "tool_calls")):
         if not isinstance(call, dict):
-            raise MalformedRow(f"messages[{index}].tool_calls[{number}] is {openai.shown(call)}, a call is an object")
+            raise MalformedRow(f"messages[{index}].tool_calls[{number}] is {described(call)}, a call is an object")
         yield Part(f"{stem}/tool_calls/{number}", Level.MESSAGES, role, {**call, "type": "tool_use"})
 
 
@@ -76,5 +77,5 @@ PARAMETER_PATHS = openai.PARAMETER_PATHS | {
 
 
 def _leading(body: JsonObject) -> list[JsonObject]:
-    rows = openai.items(body, "messages")
+    rows = list_at(body, "messages")
     return list(takewhile(lambda row: isinstance(row, dict) and row.get("role") in openai.INSTRUCTIONS, rows))

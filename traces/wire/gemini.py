@@ -11,6 +11,7 @@ from traces.errors import MalformedRow
 from traces.schema import JsonObject, Level
 from traces.wire import openai
 from traces.wire.anthropic import Part
+from traces.wire.shapes import described, list_at
 
 HANDLE = "cached_content"
 """Block kind of a reference to content that was cached by a request of its own."""
@@ -36,13 +37,13 @@ def head_parts(body: JsonObject) -> Iterator[Part]:
 
 def contents(body: JsonObject) -> tuple[int, list[Any]]:
     """All contents: none of them belongs to the head."""
-    return 0, openai.items(body, "contents")
+    return 0, list_at(body, "contents")
 
 
 def content_parts(content: Any, index: int) -> Iterator[Part]:
     """Yield the parts of one content; the model's role is called "assistant", as elsewhere."""
     if not isinstance(content, dict):
-        raise MalformedRow(f"contents[{index}] is {openai.shown(content)}, a content is an object")
+        raise MalformedRow(f"contents[{index}] is {described(content)}, a content is an object")
     role = "assistant" if content.get("role") == "model" else "user"
     yield from _parts(content, f"/contents/{index}", Level.MESSAGES, role)
 
@@ -50,9 +51,9 @@ def content_parts(content: Any, index: int) -> Iterator[Part]:
 def _parts(content: Any, path: str, level: Level, role: str) -> Iterator[Part]:
     if not isinstance(content, dict):
         return
-    for number, part in enumerate(openai.items(content, "parts")):
+    for number, part in enumerate(list_at(content, "parts")):
         if not isinstance(part, dict):
-            raise MalformedRow(f"{path[1:]}.parts[{number}] is {openai.shown(part)}, a part is an object")
+            raise MalformedRow(f"{path[1:]}.parts[{number}] is {described(part)}, a part is an object")
         yield Part(f"{path}/parts/{number}", level, role, {**part, "type": _kind(part)})
 
 

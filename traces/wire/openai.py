@@ -10,6 +10,7 @@ from typing import Any
 from traces.errors import MalformedRow
 from traces.schema import JsonObject, Level, Ttl
 from traces.wire.anthropic import Part, mark_of
+from traces.wire.shapes import described, list_at
 
 MARKS = ("cache_control", "prompt_cache_breakpoint")
 INSTRUCTIONS = ("system", "developer")
@@ -25,31 +26,21 @@ def contents(content: Any, path: str, level: Level, role: str) -> Iterator[Part]
         yield Part(path, level, role, {"type": "text", "text": content})
         return
     if not isinstance(content, list):
-        raise MalformedRow(f"{path[1:]} is {shown(content)}, content is a text or a list of parts")
+        raise MalformedRow(f"{path[1:]} is {described(content)}, content is a text or a list of parts")
     for number, item in enumerate(content):
         if isinstance(item, str):
             item = {"type": "text", "text": item}
         if not isinstance(item, dict):
-            raise MalformedRow(f"{path[1:]}[{number}] is {shown(item)}, a content part is an object")
+            raise MalformedRow(f"{path[1:]}[{number}] is {described(item)}, a content part is an object")
         # One name for a text, whoever said it and in whichever dialect: the role is part of the block already.
         yield Part(f"{path}/{number}", level, role, {**item, "type": "text"} if item.get("type") in _TEXTS else item)
 
 
-def items(body: JsonObject, key: str) -> list[Any]:
-    """The list at `key`, empty where it is absent. Raises `MalformedRow` where it is no list."""
-    found = body.get(key)
-    if found is None:
-        return []
-    if not isinstance(found, list):
-        raise MalformedRow(f"{key} is {shown(found)}, it should be a list")
-    return found
-
-
 def tools(body: JsonObject) -> Iterator[Part]:
     """Yield tool definitions; deferred ones are not in the prefix."""
-    for index, tool in enumerate(items(body, "tools")):
+    for index, tool in enumerate(list_at(body, "tools")):
         if not isinstance(tool, dict):
-            raise MalformedRow(f"tools[{index}] is {shown(tool)}, a tool definition is an object")
+            raise MalformedRow(f"tools[{index}] is {described(tool)}, a tool definition is an object")
         if tool.get("defer_loading") is not True:
             yield Part(f"/tools/{index}", Level.TOOLS, "", tool)
 
@@ -116,16 +107,3 @@ PARAMETER_PATHS = {
 def format_of(value: Any) -> Any:
     """A demanded output format, `None` for plain text."""
     return None if not isinstance(value, dict) or value.get("type") == "text" else value
-
-
-def shown(value: Any) -> str:
-    """What a value is, in words."""
-    names = {
-        bool: "true or false",
-        int: "a number",
-        float: "a number",
-        str: "a text",
-        list: "a list",
-        dict: "an object",
-    }
-    return names.get(type(value), "null")

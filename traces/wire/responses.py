@@ -13,6 +13,7 @@ from traces.errors import MalformedRow
 from traces.schema import JsonObject, Level
 from traces.wire import openai
 from traces.wire.anthropic import Part
+from traces.wire.shapes import described, list_at
 
 _NOT_CONTENT = ("id", "status", "internal_chat_message_metadata_passthrough")
 _RESULTS = "_call_output"
@@ -41,7 +42,7 @@ def items(body: JsonObject) -> tuple[int, list[Any]]:
     if isinstance(body.get("input"), str):
         return 0, [body["input"]]
     start = len(_leading(body))
-    return start, openai.items(body, "input")[start:]
+    return start, list_at(body, "input")[start:]
 
 
 def item_parts(item: Any, index: int) -> Iterator[Part]:
@@ -50,7 +51,7 @@ def item_parts(item: Any, index: int) -> Iterator[Part]:
         yield Part("/input", Level.MESSAGES, "user", {"type": "text", "text": item})
         return
     if not isinstance(item, dict):
-        raise MalformedRow(f"input[{index}] is {openai.shown(item)}, an item is an object")
+        raise MalformedRow(f"input[{index}] is {described(item)}, an item is an object")
     stem, kind = f"/input/{index}", item.get("type", "message")
     if kind == "message":
         role = item.get("role")
