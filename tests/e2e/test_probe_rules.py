@@ -33,7 +33,8 @@ inherits = "anthropic"
 test = "this test"
 """
 VALUE = '[[{rule}]]\nvalue = {value}\nstatus = "assumed"\nchecked = 2026-01-01\nsource = "test"\n'
-SLOW = {"match": "Count from", "text": "one two three four five " * 8, "piece_ms": 100, "delay_ms": 250}
+# A second request may be half a second on its way where other tests keep both processors busy.
+SLOW = {"match": "Count from", "text": "one two three four five " * 8, "piece_ms": 100, "delay_ms": 1000}
 TTL = 3
 
 
@@ -50,7 +51,7 @@ def cachewright(tmp_path: Path, environment: dict[str, str]) -> Run:
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    return serving.script(tmp_path, SLOW, {"match": "Name the", "text": "yes", "delay_ms": 250}, {"text": "OK"})
+    return serving.script(tmp_path, SLOW, {"match": "Name the", "text": "yes", "delay_ms": 1000}, {"text": "OK"})
 
 
 def claims(output: str) -> list[Json]:

@@ -106,19 +106,23 @@ def command(
             shown = _summed(result, price_list, chosen, what_if == "all")
     except (TraceError, RulesError, AuditError) as error:
         fail(str(error), ExitCode.UNREADABLE)
-    sums, rows = shown.sums, shown.rows
-    if not sums.whole.calls and not sums.failed_calls:
+    if not shown.sums.whole.calls and not shown.sums.failed_calls:
         left = "" if chosen == Selection() else " that --since, --until, --model and --project leave"
         fail(f"no calls to audit{left}", ExitCode.UNREADABLE)
     if by is None:
         _print(shown, as_json, title, tz)
     else:
         echo_table(_table(shown, by, price_list, tz), json=as_json, csv=as_csv, markdown=as_markdown)
-    ratio, saving = sums.whole.hit_ratio, rows[-1].saving_usd if rows else None
-    if fail_under_hit_ratio is not None and (ratio is None or ratio < fail_under_hit_ratio):
-        fail(f"hit ratio {ratio} is under {fail_under_hit_ratio}", ExitCode.FINDINGS)
-    if fail_on_avoidable is not None and (saving is None or saving > fail_on_avoidable):
-        fail(f"avoidable {saving} USD is over {fail_on_avoidable}", ExitCode.FINDINGS)
+    _hold_to_limits(shown, fail_under_hit_ratio, fail_on_avoidable)
+
+
+def _hold_to_limits(shown: "Shown", least_ratio: float | None, most_avoidable: float | None) -> None:
+    """End with findings where the report is beyond a limit asked for; an unknown figure is beyond any."""
+    ratio, saving = shown.sums.whole.hit_ratio, shown.rows[-1].saving_usd if shown.rows else None
+    if least_ratio is not None and (ratio is None or ratio < least_ratio):
+        fail(f"hit ratio {ratio} is under {least_ratio}", ExitCode.FINDINGS)
+    if most_avoidable is not None and (saving is None or saving > most_avoidable):
+        fail(f"avoidable {saving} USD is over {most_avoidable}", ExitCode.FINDINGS)
 
 
 class Shown(NamedTuple):
