@@ -5,6 +5,7 @@ no estimate. Rows of the OpenAI dialects hold no counts by block: their bodies a
 """
 
 import os
+import sys
 from pathlib import Path
 from typing import BinaryIO
 
@@ -55,9 +56,19 @@ class Recorder:
             "tokens": dict(rendered.counts) if ticket.api == "messages" else None,
         }
         try:
-            self._file.write(dump(row) + b"\n")
+            text = dump(row)
         except MalformedRow:
-            self._file.write(dump({**row, "request": None, "tokens": None}) + b"\n")
+            text = dump({**row, "request": None, "tokens": None})
+        try:
+            self._append(text + b"\n")
+        except OSError as error:
+            print(f"cachewright: the record ends here, {error.strerror}; calls are still served", file=sys.stderr)
+            self.close()
+
+    def _append(self, text: bytes) -> None:
+        """Write a whole row: a pipe or a full disk may take a part of it."""
+        while text:
+            text = text[self._file.write(text) :]
 
     def close(self) -> None:
         """Close the file."""

@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -33,6 +31,7 @@ def command(upstream: str | None, db: Path | None, watch: bool, redact: str | No
     from auditor.errors import AuditError
     from harness.errors import HarnessError
     from harness.proxy.routes import Routes
+    from tui.commands.child import run_child
     from tui.commands.clients import prepared, upstreams_of
     from tui.commands.recording import recording
 
@@ -42,7 +41,7 @@ def command(upstream: str | None, db: Path | None, watch: bool, redact: str | No
         with recording(Routes(origins), db, redact=redact is not None, watch=watch) as proxy, _in_thread(proxy) as port:
             url = f"http://127.0.0.1:{port}/run/{run}"
             with prepared(arguments, os.environ, url, upstream) as (words, environment):
-                status = _child(words, environment)
+                status = run_child(words, environment)
             health = proxy.recorder.health
     except HarnessError as error:
         fail(str(error), ExitCode.USAGE)
@@ -74,26 +73,3 @@ def _in_thread(proxy: "Proxy") -> Iterator[int]:
         thread.join(5)
         if not loop.is_running():
             loop.close()
-
-
-def _child(words: list[str], environment: dict[str, str]) -> int:
-    """Run the command in the terminal as it is; signals go to it, and what it ends with is what this ends with."""
-    try:
-        child = subprocess.Popen(words, env=environment)
-    except OSError as error:
-        reason = (error.strerror or "error").lower()
-        fail(f"{words[0]}: cannot be run ({reason}); name a program behind --", ExitCode.USAGE)
-
-    def pass_on(number: int, frame: object) -> None:
-        # The terminal sends its own SIGINT to both: the child gets it once.
-        if not (number == signal.SIGINT and sys.stdin is not None and sys.stdin.isatty()):
-            child.send_signal(number)
-
-    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-    before = {kind: signal.signal(kind, pass_on) for kind in kinds}
-    try:
-        status = child.wait()
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
-    return status if status >= 0 else 128 - status

@@ -1,16 +1,22 @@
 """`cachewright serve`: the local API server, run as a program of its own.
 
 The command imports nothing of the server: it hands its options over in the environment and becomes the server's
-process, so that signals and the exit code are the server's own.
+process, so that signals and the exit code are the server's own. With `--db` this process stays and keeps the store.
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import click
+
+from tui.cli import ExitCode, fail, warn
+
+PROGRAM = [sys.executable, "-P", "-m", "localmodel.server"]
 
 _EPILOG = (
     "Under --rules anthropic the OpenAI dialects are treated as automatic caching: one breakpoint on the last block."
@@ -46,6 +52,11 @@ _EPILOG = (
     type=click.Path(dir_okay=False, path_type=Path),
     help="Append each call to this file as a native trace (JSON Lines) for `cachewright audit`.",
 )
+@click.option(
+    "--db",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Store each call in this database as it ends, for `cachewright audit --db` and `cachewright tui --db`.",
+)
 def command(
     host: str,
     port: int,
@@ -55,6 +66,7 @@ def command(
     api_keys: tuple[str, ...],
     script: Path | None,
     record: Path | None,
+    db: Path | None,
 ) -> None:
     """Serve a model whose prompt cache behaves like a hosted API's.
 
@@ -72,10 +84,53 @@ def command(
         "script": None if script is None else str(script),
         "record": None if record is None else str(record),
     }
-    # Not as arguments: API keys would stand in the list of processes.
-    environment = {**os.environ, "CACHEWRIGHT_SERVE": json.dumps(settings)}
-    program = [sys.executable, "-P", "-m", "localmodel.server"]
+    if db is not None and record is not None:
+        fail("--record and --db: give one of them; `cachewright audit FILE --db DB` stores a file", ExitCode.USAGE)
+    if db is not None:
+        sys.exit(_stored(db, settings))
     sys.stdout.flush()
     if os.name == "posix":
-        os.execve(sys.executable, program, environment)
-    sys.exit(subprocess.run(program, env=environment, check=False).returncode)
+        os.execve(sys.executable, PROGRAM, _environment(settings))
+    sys.exit(subprocess.run(PROGRAM, env=_environment(settings), check=False).returncode)
+
+
+def _environment(settings: dict[str, object]) -> dict[str, str]:
+    """Settings do not go as arguments: API keys would stand in the list of processes."""
+    return {**os.environ, "CACHEWRIGHT_SERVE": json.dumps(settings)}
+
+
+def _stored(db: Path, settings: dict[str, object]) -> int:
+    """Run the server with its record in a pipe, which a thread of this process takes to the store."""
+    from auditor.errors import AuditError
+    from auditor.store import Store
+    from tui.commands.child import run_child
+
+    try:
+        Store.open(db).close()
+    except AuditError as error:
+        fail(str(error), ExitCode.UNREADABLE)
+    out, into = os.pipe()
+    keeper = threading.Thread(target=_keep, args=(db, out), name="store")
+    keeper.start()
+    try:
+        return run_child(PROGRAM, _environment(settings | {"record": f"/dev/fd/{into}"}), pass_fds=(into,))
+    finally:
+        os.close(into)  # the server has ended, so this is the pipe's end
+        keeper.join()
+
+
+def _keep(db: Path, pipe: int) -> None:
+    """Store each call that comes through a pipe. What cannot be stored is told; the server goes on in any case."""
+    from auditor.errors import AuditError
+    from auditor.store import Store
+    from traces.errors import TraceError
+    from traces.rows import Context, from_line
+    from traces.schema import Place
+
+    context = Context(db.stem, lambda place, reason: warn(f"{place}: {reason}"))
+    with open(pipe, "rb") as rows, contextlib.closing(Store.open(db)) as store:
+        for number, row in enumerate(rows, 1):
+            try:
+                store.add([from_line(row, Place(f"{db}", number), context)])
+            except (TraceError, AuditError) as error:
+                warn(f"call {number} was not stored: {error}")
