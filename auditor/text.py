@@ -185,7 +185,7 @@ def _miss(label: str, diagnosis: Diagnosis) -> Group:
     if diagnosis.policy is not None and diagnosis.avoidable_equivalents:
         worth = f"{number(diagnosis.avoidable_equivalents)}{_or_dollars(diagnosis.avoidable_usd)}"
         head.append(f"; {diagnosis.policy} saves {worth}")
-    return Group(Padding(head, 0), *(Padding(line, (0, 0, 0, 10), expand=False) for line in _basis(diagnosis)))
+    return Group(head, Padding(Text("\n").join(_basis(diagnosis)), (0, 0, 0, 10), expand=False))
 
 
 def _basis(diagnosis: Diagnosis) -> Iterator[Text]:
