@@ -4,6 +4,7 @@ A finding is `confirmed` or `refuted` only where the controls of the probe held;
 """
 
 from dataclasses import dataclass, field
+from math import ceil, floor
 from typing import Any, Literal, TypeAlias
 
 from traces.schema import JsonObject
@@ -40,7 +41,8 @@ class Claim:
 
 def between(above: float, at_most: float | None) -> JsonObject:
     """An interval: more than `above`, at most `at_most` (`None`: no upper bound was found)."""
-    return {"above": round(above, 3), "at_most": None if at_most is None else round(at_most, 3)}
+    # Rounded outwards: rounding to the nearest could shut the true value out.
+    return {"above": floor(above * 1000) / 1000, "at_most": None if at_most is None else ceil(at_most * 1000) / 1000}
 
 
 def fits(value: Any, expected: Any) -> bool | None:

@@ -8,8 +8,9 @@ request, alive if it began with the answer's end.
 
 from probes.api import bodies, lifetime
 from probes.api.claim import Claim, finding_of, open_claim
+from probes.api.exchange import gap_between
 from probes.api.lab import Lab, Plan
-from probes.api.lifetime import Bounds, gap_between
+from probes.api.lifetime import Bounds
 
 REFRESH, START = "refresh", "clock"
 REFRESH_RULE, CLOCK_RULE = "refresh_on_read", "ttl_clock"
