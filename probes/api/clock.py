@@ -50,10 +50,10 @@ def run_refresh(lab: Lab) -> list[Claim]:
     requests = (entry.seq, first.seq, second.seq)
     if not first.hit or gap_between(entry, second)[0] <= bounds.at_most:
         why = "the first read missed" if not first.hit else "the second read came too early to tell"
-        return [open_claim(REFRESH, REFRESH_RULE, REFRESH_CLAIM, why, requests)]
+        return [open_claim(REFRESH, REFRESH_RULE, REFRESH_CLAIM, why, requests, again=True)]
     if not second.hit and gap_between(first, second)[1] >= bounds.above:
         why = "the second read came later than the lifetime's lower bound; run it on a calmer line"
-        return [open_claim(REFRESH, REFRESH_RULE, REFRESH_CLAIM, why, requests)]
+        return [open_claim(REFRESH, REFRESH_RULE, REFRESH_CLAIM, why, requests, again=True)]
     told = lab.foretell()
     total = gap_between(entry, second)[0]
     expected = bool(lab.value(REFRESH_RULE, True))
