@@ -3,7 +3,8 @@
 A finding is `confirmed` or `refuted` only where the controls of the probe held; everything else is `inconclusive`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import ceil, floor
 from typing import Any, Literal, TypeAlias
 
 from traces.schema import JsonObject
@@ -23,6 +24,7 @@ class Claim:
     expected     the value in the rule data
     why          one sentence
     cannot       what this does not establish
+    again        the moment was missed: asking once more may tell
     """
 
     probe: str
@@ -35,12 +37,14 @@ class Claim:
     value: Any = None
     expected: Any = None
     why: str = ""
-    cannot: tuple[str, ...] = field(default=())
+    cannot: tuple[str, ...] = ()
+    again: bool = False
 
 
 def between(above: float, at_most: float | None) -> JsonObject:
     """An interval: more than `above`, at most `at_most` (`None`: no upper bound was found)."""
-    return {"above": round(above, 3), "at_most": None if at_most is None else round(at_most, 3)}
+    # Rounded outwards: rounding to the nearest could shut the true value out.
+    return {"above": floor(above * 1000) / 1000, "at_most": None if at_most is None else ceil(at_most * 1000) / 1000}
 
 
 def fits(value: Any, expected: Any) -> bool | None:
@@ -59,6 +63,8 @@ def finding_of(agrees: bool | None) -> Finding:
     return "inconclusive" if agrees is None else "confirmed" if agrees else "refuted"
 
 
-def open_claim(probe: str, rule: str | None, claim: str, why: str, requests: tuple[int, ...] = ()) -> Claim:
+def open_claim(
+    probe: str, rule: str | None, claim: str, why: str, requests: tuple[int, ...] = (), *, again: bool = False
+) -> Claim:
     """A claim that could not be tested, and why."""
-    return Claim(probe, rule, claim, requests, {}, {}, "inconclusive", why=why)
+    return Claim(probe, rule, claim, requests, {}, {}, "inconclusive", why=why, again=again)

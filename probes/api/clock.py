@@ -8,8 +8,9 @@ request, alive if it began with the answer's end.
 
 from probes.api import bodies, lifetime
 from probes.api.claim import Claim, finding_of, open_claim
+from probes.api.exchange import gap_between
 from probes.api.lab import Lab, Plan
-from probes.api.lifetime import Bounds, gap_between
+from probes.api.lifetime import Bounds
 
 REFRESH, START = "refresh", "clock"
 REFRESH_RULE, CLOCK_RULE = "refresh_on_read", "ttl_clock"
@@ -49,10 +50,10 @@ def run_refresh(lab: Lab) -> list[Claim]:
     requests = (entry.seq, first.seq, second.seq)
     if not first.hit or gap_between(entry, second)[0] <= bounds.at_most:
         why = "the first read missed" if not first.hit else "the second read came too early to tell"
-        return [open_claim(REFRESH, REFRESH_RULE, REFRESH_CLAIM, why, requests)]
+        return [open_claim(REFRESH, REFRESH_RULE, REFRESH_CLAIM, why, requests, again=True)]
     if not second.hit and gap_between(first, second)[1] >= bounds.above:
         why = "the second read came later than the lifetime's lower bound; run it on a calmer line"
-        return [open_claim(REFRESH, REFRESH_RULE, REFRESH_CLAIM, why, requests)]
+        return [open_claim(REFRESH, REFRESH_RULE, REFRESH_CLAIM, why, requests, again=True)]
     told = lab.foretell()
     total = gap_between(entry, second)[0]
     expected = bool(lab.value(REFRESH_RULE, True))
@@ -90,7 +91,7 @@ def run_clock(lab: Lab) -> list[Claim]:
             f"the long answer took {answer:.3g} s and was read {from_end:.3g} s after its end; telling start from end "
             f"needs less than {bounds.above:.3g} s there and more than {bounds.at_most:.3g} s since its start"
         )
-        return [open_claim(START, CLOCK_RULE, CLOCK_CLAIM, why, requests)]
+        return [open_claim(START, CLOCK_RULE, CLOCK_CLAIM, why, requests, again=from_start > bounds.at_most)]
     told = lab.foretell().get(again.seq)
     value = "response_end" if again.hit else "request_start"
     expected = lab.value(CLOCK_RULE, "request_start")

@@ -96,6 +96,11 @@ class Exchange:
         return None if moment_s is None else self.sent_at + timedelta(seconds=moment_s - self.sent_s)
 
 
+def gap_between(one: Exchange, two: Exchange) -> tuple[float, float]:
+    """(least, most) seconds between the moments at which a server began with two requests."""
+    return two.sent_s - (one.began_s or one.sent_s), (two.began_s or two.sent_s) - one.sent_s
+
+
 def call_of(exchange: Exchange, trace: str) -> Call:
     """The exchange as a recorded call of the native trace format."""
     return Call(

@@ -34,7 +34,7 @@ def run(lab: Lab) -> list[Claim]:
     requests = (first.seq, other.seq, again.seq)
     if not again.hit or other.hit is None:
         why = "the first key did not read its own entry afterwards, so the other key's miss proves nothing"
-        return [open_claim(NAME, RULE, CLAIM, why, requests)]
+        return [open_claim(NAME, RULE, CLAIM, why, requests, again=again.hit is False)]
     told = lab.foretell()
     why = "the second key read nothing and the first its own entry"
     if other.hit:

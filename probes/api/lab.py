@@ -12,7 +12,7 @@ from localmodel.rules.step import DatedRules
 from localmodel.rules.types import Rules
 from probes.api import bodies
 from probes.api.budget import Budget
-from probes.api.exchange import Clock, Exchange
+from probes.api.exchange import Clock, Exchange, gap_between
 from probes.api.filler import text
 from probes.api.foretell import Foretold, foretell
 from probes.api.target import Target
@@ -21,7 +21,13 @@ from traces.schema import JsonObject
 
 MORE_THAN_MINIMUM = 1.3
 USUAL_MINIMUM = 1024
+USUAL_LIFETIME_S = 300
 MOST_WORDS = 20_000
+
+
+def long_enough(minimum: int) -> int:
+    """Words of a document that is cached where the minimum is so many tokens."""
+    return round(minimum * MORE_THAN_MINIMUM) + 32
 
 
 class Sender(Protocol):
@@ -85,12 +91,23 @@ class Lab:
         if not self.words:
             # A ruleset without a minimum says nothing about small documents either.
             minimum = (self.rules.min_tokens if self.rules is not None else 0) or USUAL_MINIMUM
-            self.words = round(minimum * MORE_THAN_MINIMUM) + 32
+            self.words = long_enough(minimum)
 
     def value(self, rule: str, default: Any) -> Any:
         """The value in force of a rule, `default` where the rule data has none."""
         row = self.rules.values.get(rule) if self.rules is not None else None
         return default if row is None else row.value
+
+    def in_time(self, one: Exchange, two: Exchange) -> bool:
+        """Whether the server began with `two` while an entry that `one` wrote or read was certainly alive.
+
+        By the lifetime that was measured in this run, else by the rules.
+        """
+        if self.bounds is not None:
+            lives_s: float = self.bounds[0]
+        else:
+            lives_s = USUAL_LIFETIME_S if self.rules is None else self.rules.ttl_s["5m"]
+        return gap_between(one, two)[1] < lives_s
 
     def document(self) -> str:
         """A new document, long enough to be cached."""

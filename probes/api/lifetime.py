@@ -10,8 +10,8 @@ lower bound counts from the begin of the writing response, the upper one from th
 from typing import NamedTuple
 
 from probes.api import bodies
-from probes.api.claim import Claim, between, finding_of, fits
-from probes.api.exchange import Exchange
+from probes.api.claim import Claim, between, finding_of
+from probes.api.exchange import Exchange, gap_between
 from probes.api.lab import Lab, Plan
 from traces.schema import Ttl
 
@@ -23,6 +23,8 @@ CANNOT = (
 )
 FINE = 1.25
 """The search ends when the interval's ends differ by no more than this factor."""
+WIDE = 2.0
+"""An interval whose ends differ by more than this factor confirms nothing."""
 SHORTEST_S = 0.25
 ROUNDS = 5
 
@@ -69,13 +71,30 @@ def run(lab: Lab, ttl: Ttl = "5m") -> list[Claim]:
                 "gap_s": [[round(one.least, 3), round(one.most, 3)] for one in tried],
                 "hit": [one.hit for one in tried],
             },
-            finding=finding_of(fits(value, expected)),
-            value=value,
+            finding=finding_of(agrees(tried, expected)),
+            value=value if bounds.above else None,
             expected=expected,
             why=sentence(bounds, tried, lab.max_wait_s),
             cannot=CANNOT,
         )
     ]  # fmt: skip
+
+
+def agrees(tried: list[Tried], expected: float) -> bool | None:
+    """Whether the tries agree with a lifetime of `expected` seconds; `None` where they leave it open.
+
+    They do so where nothing was ever read, where a single miss stands against it (it may be an eviction), and where the
+    interval is so wide that many a lifetime would fit.
+    """
+    bounds = bounds_of(tried)
+    if expected <= bounds.above:
+        return False
+    if bounds.at_most is None or not bounds.above:
+        return None
+    against = [one for one in tried if not one.hit and bounds.above < one.most < expected]
+    if against:
+        return None if len(against) == 1 else False
+    return True if bounds.at_most <= bounds.above * WIDE else None
 
 
 def _expected(lab: Lab, ttl: Ttl) -> int:
@@ -157,14 +176,12 @@ def _read(lab: Lab, entry: Exchange) -> Tried:
     return Tried(*gap_between(entry, again), bool(again.hit), (entry.seq, again.seq))
 
 
-def gap_between(one: Exchange, two: Exchange) -> tuple[float, float]:
-    """(least, most) seconds between the moments at which a server began with two requests."""
-    return two.sent_s - (one.began_s or one.sent_s), (two.began_s or two.sent_s) - one.sent_s
-
-
 def sentence(bounds: Bounds, tried: list[Tried], longest: float) -> str:
     """The interval in words."""
     lost = f"; {len(early(tried))} entries were gone earlier than others" if early(tried) else ""
-    if bounds.at_most is None:
-        return f"entries lived more than {bounds.above:.4g} s; longer gaps need --max-wait above {longest:g}{lost}"
-    return f"the lifetime is more than {bounds.above:.4g} s and at most {bounds.at_most:.4g} s{lost}"
+    if not bounds.above:
+        return "no entry was read again, not even the first after its writing: nothing can be said of lifetimes"
+    above, at_most = between(*bounds).values()
+    if at_most is None:
+        return f"entries lived more than {above:g} s; longer gaps need --max-wait above {longest:g}{lost}"
+    return f"the lifetime is more than {above:g} s and at most {at_most:g} s{lost}"

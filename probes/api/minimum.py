@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from probes.api import bodies, filler
 from probes.api.claim import Claim, between, finding_of, fits, open_claim
 from probes.api.exchange import Exchange
-from probes.api.lab import Lab, Plan
+from probes.api.lab import Lab, Plan, long_enough
 
 NAME, RULE = "minimum", "min_tokens"
 CLAIM = "A prefix is cached from {expected} tokens on, and not below."
@@ -35,7 +35,10 @@ def plan(lab: Lab) -> Plan:
 
 
 def run(lab: Lab) -> list[Claim]:
-    """Find the minimum. Its value is the interval of tokens in which it lies, one token wide where that is possible."""
+    """Find the minimum. Its value is the interval of tokens in which it lies, one token wide where that is possible.
+
+    What it finds lets the probes behind it use shorter documents.
+    """
     assert lab.rules is not None
     expected = lab.rules.min_tokens
     lab.engage()
@@ -53,6 +56,7 @@ def run(lab: Lab) -> list[Claim]:
             requests = tuple(one.seq for one in sent)
             why = f"a prefix of {bracket.low} tokens was not cached and one of {bracket.high} was"
             return [open_claim(NAME, RULE, CLAIM.format(expected=expected), why, requests)]
+    lab.words = min(lab.words, long_enough(bracket.words_high))
     return [_claim(lab, sent, bracket, expected, tail)]
 
 

@@ -28,6 +28,9 @@ def run(lab: Lab) -> list[Claim]:
     told = lab.foretell().get(second.seq)
     if second.hit is None:
         return [open_claim(NAME, RULE, CLAIM, "the usage does not say what was read", (first.seq, second.seq))]
+    if not second.hit and not lab.in_time(first, second):
+        why = "nothing was read, but the second request came when the entry may have been dead"
+        return [open_claim(NAME, RULE, CLAIM, why, (first.seq, second.seq), again=True)]
     read = f"the ordinary request read {second.read} tokens of the {first.covered} that were written"
     return [
         Claim(

@@ -1,7 +1,9 @@
 """Readable-after: from when on an entry can be read by others.
 
 First a twin is sent while the first request waits for its response to begin, then, with another document, one while
-the first's response is still being written, and at last one after its end. The twins ask another question.
+the first's response is still being written, and at last one after its end. The later two mark the ends of their own
+questions, not the document's: they can read the first's entry and write none in its place. So where the twin misses,
+the last request tells whether the entry was there at all.
 """
 
 from probes.api import bodies
@@ -25,10 +27,13 @@ def plan(lab: Lab) -> Plan:
 def run(lab: Lab) -> list[Claim]:
     """Send the two pairs and a last request."""
     lab.engage()
-    early = _pair(lab, "readable_early", wait=False, tokens=bodies.SHORT_ANSWER)
     document = lab.document()
-    late = _pair(lab, "readable_late", wait=True, tokens=LONG_ANSWER, document=document)
-    after = lab.send("readable_after", bodies.about(lab.model, document))
+    first, twin = _body(lab, document, bodies.LONG_QUESTION), _body(lab, document, "Say yes.")
+    early = lab.send_pair("readable_early", first, twin, wait=False)
+    document = lab.document()
+    first = _body(lab, document, bodies.LONG_QUESTION, max_tokens=LONG_ANSWER)
+    late = lab.send_pair("readable_late", first, _behind(lab, document, "Say yes."), wait=True)
+    after = lab.send("readable_after", _behind(lab, document, bodies.QUESTION))
     sent = (*early, *late, after)
     requests = tuple(one.seq for one in sent)
     if any(one.hit is None for one in sent):
@@ -46,14 +51,20 @@ def run(lab: Lab) -> list[Claim]:
             expected=expected,
             why=why,
             cannot=CANNOT,
+            again=value is None,
         )
     ]  # fmt: skip
 
 
-def _pair(lab: Lab, case: str, *, wait: bool, tokens: int, document: str = "") -> tuple[Exchange, Exchange]:
-    document = document or lab.document()
-    first = bodies.about(lab.model, document, bodies.LONG_QUESTION, max_tokens=tokens)
-    return lab.send_pair(case, first, bodies.about(lab.model, document, "Say yes."), wait=wait)
+def _body(lab: Lab, document: str, question: str, max_tokens: int = bodies.SHORT_ANSWER) -> JsonObject:
+    """A question behind a marked document."""
+    content = [bodies.text(document, mark=True), bodies.text(question)]
+    return bodies.messages(lab.model, content=content, max_tokens=max_tokens)
+
+
+def _behind(lab: Lab, document: str, question: str) -> JsonObject:
+    """A marked question behind the document."""
+    return bodies.messages(lab.model, content=[bodies.text(document), bodies.text(question, mark=True)])
 
 
 def _times(one: Exchange, two: Exchange) -> JsonObject:
@@ -78,7 +89,7 @@ def _value(
     if not twin.hit:
         if after.hit:
             return "response_end", "a twin sent after the response began read nothing, a request after its end did"
-        return None, "nothing was read even after the response's end"
+        return None, "nothing was read even after the response's end: the entry did not last, or nothing looks back"
     lead = (early[0].began_s or 0) - early[1].sent_s
     if (twin.began_s or 0) + CLOSE_S > (first.ended_s or 0):
         return None, "the first response ended before its twin's began, so begin and end cannot be told apart"

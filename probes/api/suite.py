@@ -19,6 +19,7 @@ from probes.api import (
 )
 from probes.api.claim import Claim, open_claim
 from probes.api.lab import Lab, Plan
+from probes.api.settled import settled
 from probes.api.target import Target
 from probes.errors import BadTarget, BudgetReached, Incomplete, NoCaching, Unreachable
 
@@ -39,16 +40,18 @@ _MESSAGES, _OPENAI = ("messages",), ("chat", "responses")
 PROBES: dict[str, Probe] = {
     probe.name: probe
     for probe in (
-        Probe("minimum", minimum.run, minimum.plan, _MESSAGES, "shortest prefix that is cached"),
+        Probe("minimum", settled(minimum.run), minimum.plan, _MESSAGES, "shortest prefix that is cached"),
         Probe("lookback", lookback.run, lookback.plan, _MESSAGES, "positions looked back from a breakpoint"),
         Probe("breakpoints", breakpoints.run, breakpoints.plan, _MESSAGES, "markers allowed in one request"),
         Probe("invalidation", invalidation.run, invalidation.plan, _MESSAGES, "what each change spares, row by row"),
-        Probe("readable", readable.run, readable.plan, _MESSAGES, "from when on an entry can be read"),
-        Probe("isolation", isolation.run, isolation.plan, _MESSAGES, "whether a second key reads the first's entries"),
-        Probe("prewarm", prewarm.run, prewarm.plan, _MESSAGES, "whether max_tokens 0 writes the cache"),
+        Probe("readable", settled(readable.run), readable.plan, _MESSAGES, "from when on an entry can be read"),
+        Probe("isolation", settled(isolation.run), isolation.plan, _MESSAGES,
+              "whether a second key reads the first's entries"),
+        Probe("prewarm", settled(prewarm.run), prewarm.plan, _MESSAGES, "whether max_tokens 0 writes the cache"),
         Probe("lifetime", lifetime.run, lifetime.plan, _MESSAGES, "the default lifetime, as an interval"),
-        Probe("refresh", clock.run_refresh, clock.plan_refresh, _MESSAGES, "whether a read restarts the lifetime"),
-        Probe("clock", clock.run_clock, clock.plan_clock, _MESSAGES, "whether it counts from start or end"),
+        Probe("refresh", settled(clock.run_refresh), clock.plan_refresh, _MESSAGES,
+              "whether a read restarts the lifetime"),
+        Probe("clock", settled(clock.run_clock), clock.plan_clock, _MESSAGES, "whether it counts from start or end"),
         Probe("lifetime_1h", partial(lifetime.run, ttl="1h"), partial(lifetime.plan, ttl="1h"), _MESSAGES,
               "the longer lifetime; takes over an hour", usual=False),
         Probe("granularity", granularity.run, granularity.plan, _OPENAI, "steps and boundaries of OpenAI's reads"),

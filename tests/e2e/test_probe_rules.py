@@ -34,8 +34,9 @@ test = "this test"
 """
 VALUE = '[[{rule}]]\nvalue = {value}\nstatus = "assumed"\nchecked = 2026-01-01\nsource = "test"\n'
 # A second request may be half a second on its way where other tests keep both processors busy.
-SLOW = {"match": "Count from", "text": "one two three four five " * 8, "piece_ms": 100, "delay_ms": 1000}
-TTL = 3
+SLOW = {"match": "Count from", "text": "one two three four five " * 16, "piece_ms": 100, "delay_ms": 1000}
+TTL = 6
+"""Seconds: longer than anything is on its way on a busy machine, shorter than the long answer."""
 
 
 def rule_file(folder: Path, **values: object) -> Path:

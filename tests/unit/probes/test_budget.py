@@ -44,7 +44,7 @@ def test_the_bound_is_above_every_cost() -> None:
         assert cost is not None and cost < lab.budget.bound(exchange.body)
 
 
-@pytest.mark.parametrize("limit", ["0.02", "0.05", "0.2", "0.5"])
+@pytest.mark.parametrize("limit", ["0.005", "0.02", "0.05"])
 def test_a_budget_is_never_exceeded(limit: str) -> None:
     lab = lab_with(limit)
     chosen = [suite.PROBES[name] for name in ("minimum", "lookback", "invalidation", "lifetime")]

@@ -21,9 +21,16 @@ def test_an_unbounded_lookback_is_a_lower_bound() -> None:
 
 
 def test_entries_that_vanish_prove_nothing_about_lookback() -> None:
-    (claim,) = lookback.run(dream_lab(MessagesCache(Habits(ttl_5m=0.025, refreshes=False))))
+    (claim,) = lookback.run(dream_lab(MessagesCache(Habits(ttl_5m=0.005))))
     assert claim.finding == "inconclusive"
     assert "gone" in claim.why
+
+
+@pytest.mark.parametrize("true", [5, 20])
+@pytest.mark.parametrize("refreshes", [True, False])
+def test_lookback_is_found_where_an_entry_lives_for_two_requests_only(true: int, refreshes: bool) -> None:
+    (claim,) = lookback.run(dream_lab(MessagesCache(Habits(lookback=true, ttl_5m=0.025, refreshes=refreshes))))
+    assert claim.value == true
 
 
 class Forgetful(MessagesCache):
