@@ -186,7 +186,10 @@ def _places(day: str | None, model: Any, file: Any, kind: str, cause: str) -> It
 
 
 def _order(name: Dimension, pair: tuple[str, Cost]) -> tuple[Any, ...]:
-    return (pair[0],) if name == "day" else (-pair[1].usd, -pair[1].equivalents)
+    value, each = pair
+    if name == "day":
+        return (value,)
+    return (-each.lost_tokens if name == "cause" else 0, -each.usd, -each.equivalents)
 
 
 def _terms(facts: bytes | None) -> tuple[str, ...]:
