@@ -19,7 +19,7 @@ help: ## list the targets
 audit: $(VENV)/.base ## audit the bundled trace of 14 calls
 	@$(BIN)/cachewright audit traces/recorded/fourteen/calls.jsonl
 
-serve: $(VENV)/.local ## serve the default model (135 million parameters, fetched once); make serve PORT=8377
+serve: $(VENV)/.local ## serve the default model, fetched once; make serve PORT=8377
 	@$(BIN)/cachewright serve --port $(PORT)
 
 local: $(VENV)/.local ## only set up what serve needs: torch and the default model
@@ -27,10 +27,10 @@ local: $(VENV)/.local ## only set up what serve needs: torch and the default mod
 tui: $(VENV)/.tui ## browse the bundled trace in the terminal
 	@$(BIN)/cachewright tui traces/recorded/fourteen/calls.jsonl
 
-test: $(VENV)/.dev ## run all tests, two at a time; skips are listed with their reasons
+test: $(VENV)/.dev ## run all tests, two at a time; skips with their reasons
 	@$(BIN)/python -m pytest -n 2 tests
 
-test-clients: $(VENV)/.dev ## real agents through the proxy; installs them with npm, pinned, into .clients
+test-clients: $(VENV)/.dev ## real agents through the proxy; npm installs them in .clients
 	@CACHEWRIGHT_CLIENTS=.clients $(BIN)/python -m pytest -v tests/clients
 
 check: $(VENV)/.dev ## lint, format, types, import contracts, architecture
@@ -40,19 +40,19 @@ check: $(VENV)/.dev ## lint, format, types, import contracts, architecture
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest -q tests/architecture
 
-bench: $(VENV)/.dev ## calls/s and MiB of a large audit; make bench SESSIONS=60 REPEAT=1 for a small one
+bench: $(VENV)/.dev ## calls/s, MiB of a large audit; a small one: SESSIONS=60 REPEAT=1
 	@$(BIN)/python tests/bench/bench.py --sessions $(SESSIONS) --repeat $(REPEAT)
 
-bench-import: $(VENV)/.dev ## audit 2,000 sessions of another tool, side by side with ccusage and cachemiss where these are on PATH
+bench-import: $(VENV)/.dev ## audit 2,000 sessions, beside ccusage and cachemiss if on PATH
 	@$(BIN)/python -m tests.bench.imports --sessions $(SESSIONS) --repeat $(REPEAT)
 
-bench-engine: $(VENV)/.peers ## the engine beside Hugging Face transformers on the same weights, some minutes
+bench-engine: $(VENV)/.peers ## the engine beside transformers, same weights, some minutes
 	@$(BIN)/python tests/bench/bench_engine.py
 
-bench-proxy: $(VENV)/.dev ## what the proxy adds to a request; MITMDUMP=PATH LITELLM=PATH to compare with these
+bench-proxy: $(VENV)/.dev ## what the proxy adds; MITMDUMP=PATH LITELLM=PATH to compare
 	@$(BIN)/python tests/bench/bench_proxy.py $(if $(MITMDUMP),--mitmdump $(MITMDUMP)) $(if $(LITELLM),--litellm $(LITELLM))
 
-bench-tui: $(VENV)/.dev ## first screen, scrolling and memory of the terminal app over 100,000 calls
+bench-tui: $(VENV)/.dev ## speed and memory of the terminal app over 100,000 calls
 	@$(BIN)/python -m tests.bench.bench_tui --sessions $(TUI_SESSIONS)
 
 golden: $(VENV)/.dev ## write the golden files and pictures anew; read them in the diff

@@ -18,6 +18,8 @@ PAUSE_S = 300
 """A pause worth a mark: no provider's shortest lifetime is longer."""
 
 MOST_LANES = 8
+LABEL_WIDTH = 52
+"""Room for the length of a pause; of pauses that are closer only the longest has one."""
 
 
 class Piece(NamedTuple):
@@ -30,16 +32,16 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One call, or `calls` neighbours in time. `missed`: some of them paid for tokens again."""
+    """One call, or neighbours in time. `missed`: some paid for tokens again; `pause`: the one before, in words."""
 
     x: float
     width: float
     label: str
-    target: str
     pieces: tuple[Piece, ...]
     missed: bool
-    pause: str
     lane: int
+    paused: bool = False
+    pause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +63,13 @@ def chart(calls: Sequence[JsonObject]) -> Chart:
     agents = list(dict.fromkeys(str(call["agent"]) for call in calls))
     lanes = agents if 1 < len(agents) <= MOST_LANES and each == 1 else []
     bars = [
-        _bar(group, at * each, (at * step, step), peak, lanes.index(group[0]["agent"]) if lanes else 0)
+        _bar(group, (at * step, step), peak, lanes.index(group[0]["agent"]) if lanes else 0)
         for at, group in enumerate(groups)
     ]
     return Chart(_with_pauses(bars, groups), peak, each, lanes)
 
 
-def _bar(group: Sequence[JsonObject], first: int, place: tuple[float, float], peak: int, lane: int) -> Bar:
+def _bar(group: Sequence[JsonObject], place: tuple[float, float], peak: int, lane: int) -> Bar:
     left, step = place
     number = str(group[0]["seq"]) if len(group) == 1 else f"{group[0]['seq']} to {group[-1]['seq']}"
     words = [f"call{'s' if len(group) > 1 else ''} {number}"]
@@ -84,15 +86,24 @@ def _bar(group: Sequence[JsonObject], first: int, place: tuple[float, float], pe
         causes = dict.fromkeys(str(call["diagnosis"]["cause"]) for call in group if lost(call))
         words.append("paid again: " + ", ".join(causes))
     gap = min(2.0, step * 0.2)
-    target = f"call-{first + 1}"
-    return Bar(round(left, 2), round(step - gap, 2), "; ".join(words), target, tuple(pieces), missed, "", lane)
+    return Bar(round(left, 2), round(step - gap, 2), "; ".join(words), tuple(pieces), missed, lane)
 
 
 def _with_pauses(bars: list[Bar], groups: list[Sequence[JsonObject]]) -> list[Bar]:
-    marked = bars[:1]
-    for bar, before, group in zip(bars[1:], groups, groups[1:], strict=False):
-        seconds = _seconds(before[-1]["started_at"], group[0]["started_at"])
-        marked.append(bar if seconds < PAUSE_S else replace(bar, pause=_duration(seconds)))
+    pauses = {
+        at: seconds
+        for at in range(1, len(bars))
+        if (seconds := _seconds(groups[at - 1][-1]["started_at"], groups[at][0]["started_at"])) >= PAUSE_S
+    }
+    labelled: list[float] = []
+    marked = list(bars)
+    for at, seconds in sorted(pauses.items(), key=lambda pair: -pair[1]):
+        bar, words = bars[at], _duration(seconds)
+        room = all(abs(bar.x - x) >= LABEL_WIDTH for x in labelled) and bar.x <= WIDTH - LABEL_WIDTH / 2
+        if room:
+            labelled.append(bar.x)
+        label = f"{bar.label}; after a pause of {words}"
+        marked[at] = replace(bar, label=label, paused=True, pause=words if room else "")
     return marked
 
 

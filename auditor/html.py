@@ -20,12 +20,23 @@ from traces.schema import JsonObject
 
 MOST_CALLS = 1000
 MOST_MISSES = 150
-LONGEST = 300
-"""Characters of one text from a trace; paths and evidence are shorter, prompts are not."""
+MOST_BYTES = 1_500_000
+"""Of a page. Where texts are so long that it would be larger, fewer misses are explained."""
+
+LONGEST, SHORT = 300, 40
+"""Characters of one text from a trace, and of a name or a path that stands in many rows."""
 
 
 def page(report: JsonObject, title: str, excerpts: Mapping[int, Excerpt]) -> str:
     """The page for a report (`cachewright.audit/1`); `excerpts` by the position of a call in it."""
+    for most in (MOST_MISSES, MOST_MISSES // 3, MOST_MISSES // 10):
+        made = _page(report, title, excerpts, most)
+        if len(made.encode(errors="replace")) < MOST_BYTES:
+            break
+    return made
+
+
+def _page(report: JsonObject, title: str, excerpts: Mapping[int, Excerpt], most_misses: int) -> str:
     calls = [dict(call, index=index) for index, call in enumerate(report["calls"])]
     missed = [call for call in calls if lost(call)]
     made: str = _template().render(
@@ -38,10 +49,11 @@ def page(report: JsonObject, title: str, excerpts: Mapping[int, Excerpt]) -> str
         chart_size=(WIDTH, HEIGHT),
         calls=worst(calls, missed, MOST_CALLS),
         left_out=max(0, len(calls) - MOST_CALLS),
-        misses=worst(missed, missed, MOST_MISSES),
-        misses_left_out=max(0, len(missed) - MOST_MISSES),
+        misses=sorted(missed, key=lost, reverse=True)[:most_misses],
+        misses_left_out=max(0, len(missed) - most_misses),
         excerpts=excerpts,
         nothing=Excerpt(),
+        replayed=replayed(calls),
         rules=rules(calls),
         necessary=NECESSARY,
         several=len({call["trace"] for call in calls}) > 1,
@@ -60,6 +72,12 @@ def worst(calls: list[JsonObject], missed: list[JsonObject], most: int) -> list[
     if len(calls) <= most:
         return calls
     return sorted(sorted(missed, key=lost, reverse=True)[:most], key=lambda call: int(call["index"]))
+
+
+def replayed(calls: Sequence[JsonObject]) -> set[str]:
+    """The causes of which a replay says what was avoidable; of others that is unknown, not zero."""
+    diagnoses = [call["diagnosis"] for call in calls if call["diagnosis"]]
+    return {str(each["cause"]) for each in diagnoses if each["avoidable_equivalents"] is not None}
 
 
 def rules(calls: Sequence[JsonObject]) -> list[JsonObject]:
@@ -88,6 +106,16 @@ def money(value: str | None) -> str:
     return "unpriced" if value is None else dollars(Decimal(value))
 
 
+def when(moment: str | None) -> str:
+    """A time of the report to the second, a dash where unknown."""
+    return moment[:19].replace("T", " ") if moment else "-"
+
+
+def short(name: str) -> str:
+    """A name that stands in many rows."""
+    return visible(name, SHORT)
+
+
 def _template() -> Template:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -97,7 +125,7 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(amount=amount, money=money, percent=percent, named=named)
+    environment.filters.update(amount=amount, money=money, percent=percent, named=named, when=when, short=short)
     return environment.get_template("report.html")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from auditor.chart import lost
 from auditor.figures import percent
-from auditor.html import amount, money, named, rules, span, worst
+from auditor.html import amount, money, named, replayed, rules, span, worst
 from auditor.totals import NECESSARY
 from auditor.visible import visible
 from traces.schema import JsonObject
@@ -59,9 +59,9 @@ def _bill(report: JsonObject, calls: list[JsonObject], title: str) -> Iterator[s
 
 def _causes(report: JsonObject) -> Iterator[str]:
     yield "\n## Where the paid tokens went\n"
-    rows = []
+    rows, known = [], replayed(report["calls"])
     for name, each in report["totals"]["by_cause"].items():
-        saving = amount(each["avoidable_equivalents"]) if name != NECESSARY else ""
+        saving = "" if name == NECESSARY else amount(each["avoidable_equivalents"] if name in known else None)
         rows.append((name, *(amount(each[key]) for key in ("calls", "tokens")), saving))
     yield from _table(("cause", "calls", "tokens", "avoidable"), "lrrr", rows)
 

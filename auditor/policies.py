@@ -263,7 +263,7 @@ def _only(*causes: Cause) -> frozenset[Cause]:
 
 
 _PARAMETER_RISKS = {
-    "tool_choice": "without the forced call the model may not use the tool; see the three paths",
+    "tool_choice": "without the forced call the model may not use the tool",
     "thinking": "the model thinks as in the calls before, not as asked here",
     "effort": "the model works at the effort of the calls before",
     "output_format": "the answer is not bound to the format",

@@ -1,8 +1,9 @@
 """Sums over a whole store without auditing it again: what each session cost, and where the money went.
 
 Tokens are summed by SQLite over an index that covers them; money is joined with the dated prices here. Where all calls
-of a session have one price their sum is priced, else each call is: the figures are those of an audit, except that
-writes whose lifetime the provider did not tell count as the shorter one.
+of a session have one price their sum is priced, else each call is, and so are those of sessions with calls under other
+terms (batch, fast, a region). The figures are those of an audit, except that writes whose lifetime the provider did not
+tell count as the shorter one.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from auditor.price_rows import at
 from auditor.pricing import DEFAULT_RATES, PriceList, PriceRow, cost, equivalents, rates_of
 from auditor.store import Store
+from auditor.store_rows import json_value
+from traces.facts import terms_in
 from traces.schema import Usage
 
 Dimension: TypeAlias = Literal["day", "model", "project", "kind", "cause"]
@@ -31,16 +34,19 @@ _BY_TRACE = f"""
         sum(CASE WHEN {_UNRATED} THEN 0 ELSE input_tokens END), sum(CASE WHEN {_UNRATED} THEN 0 ELSE read_tokens END),
         {_SUMS}
     FROM calls WHERE {_KNOWN} {{where}} GROUP BY trace"""
-_ALL = "SELECT trace, count(*), min(started_at), max(started_at) FROM calls {where} GROUP BY trace"
+_ALL = "SELECT trace, count(*), min(started_at), max(started_at) FROM calls WHERE true {where} GROUP BY trace"
 _LATEST = "SELECT trace FROM calls ORDER BY started_at DESC, seq DESC LIMIT ?"
-_ONE = f"SELECT provider, model, started_at, {', '.join(_TOKENS)} FROM calls WHERE trace = ? AND {_KNOWN}"
+_ONE = f"SELECT provider, model, started_at, facts, {', '.join(_TOKENS)} FROM calls WHERE trace = ? AND {_KNOWN}"
+_FACTS = "SELECT trace, facts FROM calls WHERE facts IS NOT NULL {where}"
 _LOST = """
     SELECT trace, sum(lost_tokens) FROM outcomes INDEXED BY outcomes_lost JOIN calls ON key = call
     WHERE ruleset = ? AND lost_tokens > 0 GROUP BY trace"""
 _SPARK = "SELECT input_tokens, read_tokens FROM calls WHERE trace = ? ORDER BY started_at, seq"
 _EVERY = f"""
-    SELECT provider, model, started_at, {", ".join(f"calls.{name}" for name in _TOKENS)}, substr(started_at, 1, 10),
-        ifnull(model, 'unknown'), file, kind, cause, lost_tokens
+    SELECT provider, model, started_at, facts, {", ".join(f"calls.{name}" for name in _TOKENS)},
+        substr(started_at, 1, 10), ifnull(model, 'unknown'), file, kind,
+        CASE WHEN verdict IS NULL THEN 'not judged' WHEN lost_tokens > 0 THEN cause ELSE 'nothing paid again' END,
+        lost_tokens
     FROM calls LEFT JOIN outcomes ON call = key AND ruleset = ?
     WHERE {_KNOWN.replace("input_", "calls.input_").replace("read_", "calls.read_")}"""
 
@@ -107,7 +113,7 @@ class _Line(NamedTuple):
 
 def sessions(store: Store, prices: PriceList) -> list[Session]:
     """All traces of a store, the latest first. Raises StoreError where the file fails."""
-    return _summed(store, prices, store.select(_ALL.format(where="")), store.select(_BY_TRACE.format(where="")))
+    return _summed(store, prices, "", ())
 
 
 def latest(store: Store, prices: PriceList, most: int) -> list[Session]:
@@ -117,24 +123,23 @@ def latest(store: Store, prices: PriceList, most: int) -> list[Session]:
         traces[trace] = None
         if len(traces) == most:
             break
-    where, some = f"trace IN ({','.join('?' * len(traces))})", tuple(traces)
-    every = store.select(_ALL.format(where=f"WHERE {where}"), some)
-    return _summed(store, prices, every, store.select(_BY_TRACE.format(where=f"AND {where}"), some))
+    return _summed(store, prices, f"AND trace IN ({','.join('?' * len(traces))})", tuple(traces))
 
 
-def _summed(
-    store: Store, prices: PriceList, every: list[tuple[Any, ...]], known: list[tuple[Any, ...]]
-) -> list[Session]:
+def _summed(store: Store, prices: PriceList, where: str, some: tuple[Any, ...]) -> list[Session]:
+    every = store.select(_ALL.format(where=where), some)
     found = {row[0]: Session(_text(row[0]), *row[1:]) for row in every}
+    special = {trace for trace, facts in store.select(_FACTS.format(where=where), some) if _terms(facts)}
     priced = _Priced(prices)
-    for row in known:
+    for row in store.select(_BY_TRACE.format(where=where), some):
         line = _Line._make((*row[:12], row[12:]))
         session = found.get(line.trace)
         if session is None:  # written between the two questions
             continue
         session.rated_input, session.rated_read = line.rated_input, line.rated_read
         session.model = _text(line.model) if line.model == line.other_model else ""
-        session.cost = _cost_of(store, priced, line)
+        alike = line.trace not in special and _alike(priced, line)
+        session.cost = _at_once(priced, line) if alike else _one_by_one(store, priced, line.trace)
     return sorted(found.values(), key=lambda session: session.started or "", reverse=True)
 
 
@@ -153,13 +158,13 @@ def breakdown(store: Store, prices: PriceList, ruleset: str) -> dict[Dimension, 
     """What the calls of the store cost by day, model, project (folder of the recording), kind and cause of loss."""
     sums: dict[Dimension, dict[str, Cost]] = {name: {} for name in DIMENSIONS}
     priced = _Priced(prices)
-    for row in store.select(_EVERY, (ruleset,)):
-        usage, price = Usage(*row[3:9]), priced.row(*row[:3])
+    for provider, model, started, facts, *row in store.select(_EVERY, (ruleset,)):
+        usage, price = Usage(*row[:6]), priced.row(provider, model, started, _terms(facts))
         worth, usd = _worth(usage, price)
-        for name, value in _places(*row[9:14]):
+        for name, value in _places(*row[6:11]):
             each = sums[name].setdefault(value, Cost())
             _add(each, usage, worth, usd)
-            each.lost_tokens += row[14] or 0
+            each.lost_tokens += row[11] or 0
     return {name: dict(sorted(found.items(), key=lambda pair: _order(name, pair))) for name, found in sums.items()}
 
 
@@ -172,30 +177,44 @@ def total(costs: Iterable[Cost]) -> Cost:
     return whole
 
 
-def _places(day: str | None, model: Any, file: Any, kind: str, cause: str | None) -> Iterator[tuple[Dimension, str]]:
+def _places(day: str | None, model: Any, file: Any, kind: str, cause: str) -> Iterator[tuple[Dimension, str]]:
     yield "day", day or "unknown"
     yield "model", _text(model)
     yield "project", PurePath(_text(file)).parent.name or "-" if file else "-"
     yield "kind", kind
-    yield "cause", cause or "-"
+    yield "cause", cause
 
 
 def _order(name: Dimension, pair: tuple[str, Cost]) -> tuple[Any, ...]:
-    return (pair[0],) if name == "day" else (-pair[1].usd, -pair[1].equivalents)
+    value, each = pair
+    if name == "day":
+        return (value,)
+    return (-each.lost_tokens if name == "cause" else 0, -each.usd, -each.equivalents)
 
 
-def _cost_of(store: Store, priced: "_Priced", line: _Line) -> Cost:
-    """Price a session by its sums where every call has the same price and the same form of usage, else by calls."""
-    if (line.provider, line.model) == (line.other_provider, line.other_model) and line.split in (0, line.calls):
-        row = priced.row(line.provider, line.model, line.first)
-        flat, limit = priced.first_tier(row)
-        alone = row is priced.row(line.provider, line.model, line.last) and not priced.hourly(line.provider, line.model)
-        if alone and line.longest <= limit:
-            return _add(Cost(calls=line.calls - 1), Usage(*line.tokens), *_worth(Usage(*line.tokens), flat), line.calls)
+def _terms(facts: bytes | None) -> tuple[str, ...]:
+    return () if facts is None else terms_in(json_value(facts))
+
+
+def _alike(priced: "_Priced", line: _Line) -> bool:
+    """Whether every call of a session has the same price and the same form of usage, terms aside."""
+    if (line.provider, line.model) != (line.other_provider, line.other_model) or line.split not in (0, line.calls):
+        return False
+    row = priced.row(line.provider, line.model, line.first)
+    alone = row is priced.row(line.provider, line.model, line.last) and not priced.hourly(line.provider, line.model)
+    return alone and line.longest <= priced.first_tier(row)[1]
+
+
+def _at_once(priced: "_Priced", line: _Line) -> Cost:
+    flat, _ = priced.first_tier(priced.row(line.provider, line.model, line.first))
+    return _add(Cost(calls=line.calls - 1), Usage(*line.tokens), *_worth(Usage(*line.tokens), flat), line.calls)
+
+
+def _one_by_one(store: Store, priced: "_Priced", trace: Any) -> Cost:
     whole = Cost()
-    for call in store.select(_ONE, (line.trace,)):
-        usage = Usage(*call[3:])
-        _add(whole, usage, *_worth(usage, priced.row(*call[:3])))
+    for provider, model, started, facts, *tokens in store.select(_ONE, (trace,)):
+        usage = Usage(*tokens)
+        _add(whole, usage, *_worth(usage, priced.row(provider, model, started, _terms(facts))))
     return whole
 
 
@@ -204,18 +223,19 @@ class _Priced:
 
     def __init__(self, prices: PriceList) -> None:
         self._prices = prices
-        self._days: dict[tuple[str, str, str | None], PriceRow | None] = {}
+        self._days: dict[tuple[str, str, str | None, tuple[str, ...]], PriceRow | None] = {}
         self._tiers: dict[int, tuple[PriceRow | None, float]] = {}
         self._hourly: dict[tuple[str, str], bool] = {}
 
-    def row(self, provider: str, model: Any, started: str | None) -> PriceRow | None:
-        """The row that prices a call."""
+    def row(self, provider: str, model: Any, started: str | None, terms: tuple[str, ...] = ()) -> PriceRow | None:
+        """The row that prices a call under these terms."""
         if not model:
             return None
-        key = (provider, model, started and (started if self.hourly(provider, model) else started[:10]))
+        day = started and (started if self.hourly(provider, model) else started[:10])
+        key = (provider, model, day, terms)
         if key not in self._days:
             moment = datetime.fromisoformat(started) if started else None
-            self._days[key] = self._prices.rate(_text(provider), _text(model), moment)
+            self._days[key] = self._prices.rate(_text(provider), _text(model), moment, terms)
         return self._days[key]
 
     def hourly(self, provider: str, model: Any) -> bool:

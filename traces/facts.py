@@ -54,8 +54,10 @@ def words_of(call: Call) -> list[str]:
 
 def terms_of(call: Call) -> tuple[str, ...]:
     """What about a call is charged otherwise than usual: "batch", "fast", "flex", "priority", "geo_us", …"""
-    facts = call.facts
-    if facts is None:
-        return ()
+    return terms_in(facts_of(call))
+
+
+def terms_in(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """`terms_of` a call with these facts."""
     found = [facts[name] for name in ("service", "speed") if name in facts]
     return (*found, f"geo_{facts['geo']}") if "geo" in facts else tuple(found)

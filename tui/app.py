@@ -6,6 +6,7 @@ into widgets as plain pieces.
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar
 
 from textual.app import App, SystemCommand
@@ -119,7 +120,12 @@ class CachewrightApp(App[None]):
         self.theme = LIGHT.name if self.theme == DARK.name else DARK.name
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """What the command palette offers."""
-        yield from super().get_system_commands(screen)
+        """What the command palette offers: the screen's own keys, then what Textual has, without its list of keys."""
+        for binding in screen.BINDINGS:
+            if isinstance(binding, Binding) and binding.show and not binding.action.startswith("app."):
+                run = partial(self.run_action, binding.action, screen)
+                yield SystemCommand(binding.description, f"Key {binding.key_display or binding.key.split(',')[0]}", run)
+        ours = ("Keys", "Maximize", "Minimize")
+        yield from (command for command in super().get_system_commands(screen) if command.title not in ours)
         yield SystemCommand("Follow the store", "Live mode on or off", self.action_live)
         yield SystemCommand("Signs and keys", "What bars, marks and keys mean", self.action_help)

@@ -3,14 +3,18 @@
 Every function may run in a thread of its own: a store belongs to the thread that opened it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from auditor import summary
+from auditor.errors import StoreError
 from auditor.pricing import PriceList
 from auditor.store import Store
+from auditor.store_file import explained
+from auditor.store_rows import undamaged
 from localmodel.rules.book import Rulebook
 
 if TYPE_CHECKING:  # loaded where they are used: the first screen needs no audit
@@ -62,23 +66,39 @@ class Saving(NamedTuple):
     ceiling: float | None
 
 
+@contextmanager
+def _opened(source: Source) -> Iterator[Store]:
+    """The store; a file that went away is said, not made anew."""
+    if not source.db.exists():
+        raise StoreError(f"{source.db}: the file is gone; put it back, or quit and name another one")
+    with Store.open(source.db, busy_s=BUSY_S) as store:
+        yield store
+
+
+@contextmanager
+def _summed(source: Source) -> Iterator[Store]:
+    """The store, for sums whose rows nobody checked before."""
+    with _opened(source) as store, explained(source.db), undamaged("a stored call"):
+        yield store
+
+
 def overview(source: Source) -> Overview:
     """All sessions, the latest first."""
-    with Store.open(source.db, busy_s=BUSY_S) as store:
+    with _summed(source) as store:
         version = _version(store)
         return Overview(summary.sessions(store, source.prices), version)
 
 
 def latest(source: Source, most: int) -> Overview:
     """The sessions of the latest calls: what can be shown at once of a large store."""
-    with Store.open(source.db, busy_s=BUSY_S) as store:
+    with _summed(source) as store:
         version = _version(store)
         return Overview(summary.latest(store, source.prices, most), version)
 
 
 def version(source: Source) -> int:
     """A number that grows with each call or verdict that is stored."""
-    with Store.open(source.db, busy_s=BUSY_S) as store:
+    with _summed(source) as store:
         return _version(store)
 
 
@@ -88,19 +108,19 @@ def _version(store: Store) -> int:
 
 def lost(source: Source) -> dict[str, int]:
     """Tokens paid for again by session, as far as calls were judged."""
-    with Store.open(source.db, busy_s=BUSY_S) as store:
+    with _summed(source) as store:
         return summary.lost(store, source.book.basis)
 
 
 def sparks(source: Source, traces: Sequence[str]) -> dict[str, list[float | None]]:
     """Share of input read, call by call, for some sessions."""
-    with Store.open(source.db, busy_s=BUSY_S) as store:
+    with _summed(source) as store:
         return {trace: summary.spark(store, trace) for trace in traces}
 
 
 def breakdown(source: Source) -> dict[summary.Dimension, dict[str, summary.Cost]]:
     """Costs of the whole store along each dimension."""
-    with Store.open(source.db, busy_s=BUSY_S) as store:
+    with _summed(source) as store:
         return summary.breakdown(store, source.prices, source.book.basis)
 
 
@@ -111,7 +131,7 @@ def judge(source: Source, trace: str) -> Judged:
     from auditor.totals import totals
     from auditor.whatif import Trial
 
-    with Store.open(source.db, busy_s=BUSY_S) as store:
+    with _opened(source) as store:
         result = audit(store.calls(trace=trace), source.book, body_reader(store))
     money = Money(result.calls, source.prices)
     return Judged(result, money, totals(result.calls, money), Trial(result, money))
@@ -144,7 +164,7 @@ def saving(judged: Judged, policies: "Sequence[Policy]") -> Saving | None:
 
 def request(source: Source, audited: "Audited") -> "JsonObject | None":
     """The body of a call; `None` where none was recorded."""
-    with Store.open(source.db, busy_s=BUSY_S) as store:
+    with _opened(source) as store:
         return body_reader(store)(audited)
 
 

@@ -1,5 +1,6 @@
 """docs/cli.md repeats the program's own --help, word for word."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,3 +24,9 @@ def test_cli_page_has_every_command() -> None:
     commands = main.list_commands(click.Context(main))
     assert "audit" in commands
     assert [name for name in commands if f"\n## cachewright {name}\n" not in page] == []
+
+
+def test_the_list_of_make_targets_has_room_in_80_columns() -> None:
+    targets = re.findall(r"^([a-z-]+):.*?## (.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert len(targets) > 10
+    assert [name for name, words in targets if 14 + len(words) > 80 or len(name) > 12] == []

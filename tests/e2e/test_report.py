@@ -103,6 +103,25 @@ def test_it_prints_and_fits_a_narrow_screen(browser: Any, cachewright: Cachewrig
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
+def test_by_keyboard_and_on_paper(browser: Any, cachewright: Cachewright, tmp_path: Path) -> None:
+    cachewright("report", FOURTEEN, "--no-store", "--html", "r.html")
+    page = Visit(browser, tmp_path / "r.html").page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.innerText") == "Skip to the report"
+    assert page.evaluate("document.activeElement.getBoundingClientRect().left") >= 0
+    page.keyboard.press("Enter")
+    assert page.url.endswith("#main")
+    reached = set()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.ariaLabel || document.activeElement.innerText"))
+    assert {"Paid tokens by cause", "What-if table", "Table of calls", "Rules"} <= reached
+    page.emulate_media(media="print", color_scheme="dark")
+    assert not page.is_visible("nav")
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 900
+
+
 def test_the_picture_in_the_docs(
     browser: Any, cachewright: Cachewright, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

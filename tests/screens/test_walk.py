@@ -1,6 +1,7 @@
 """The app used by keys alone, by mouse, live, and over stores that fail."""
 
 import asyncio
+import contextlib
 import json
 import shutil
 import sqlite3
@@ -169,6 +170,106 @@ def test_a_click_moves_the_cursor_a_second_one_opens_and_the_head_sorts(app: Mak
     drive(app("hostile"), steps)
 
 
+@pytest.mark.parametrize("keys", [(), ("enter",), ("enter", "n", "enter"), ("enter", "w"), ("b",)])
+def test_all_keys_of_the_footer_have_room_in_80_columns(app: Make, keys: tuple[str, ...]) -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await press(pilot, *keys)
+        shown = [key for key in pilot.app.screen.query("FooterKey") if key.display]
+        assert len(shown) >= 6
+        assert max(key.region.right for key in shown) <= SMALL[0]
+
+    drive(app("fourteen"), steps)
+
+
+def test_the_help_has_room_in_80_by_24(app: Make) -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await press(pilot, "question_mark")
+        assert pilot.app.screen.query_one("VerticalScroll").max_scroll_y == 0
+
+    drive(app("fourteen"), steps)
+
+
+def test_in_40_columns_the_cause_and_the_money_stay(app: Make) -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        assert "fourteen" in lines(pilot)[1] and "$1.21" in lines(pilot)[1] and "$0.6710" in lines(pilot)[1]
+        await press(pilot, "enter", "n")
+        assert "✗ miss" in lines(pilot)[5] and "tools_changed" in lines(pilot)[5]
+        await press(pilot, "w")
+        assert "stable_tools" in lines(pilot)[1] and "36,915" in lines(pilot)[1]
+        await press(pilot, "escape", "b")
+        assert "2026-03-02" in lines(pilot)[1] and "$1.21" in lines(pilot)[1]
+
+    drive(app("fourteen"), steps, (40, 15))
+
+
+def test_what_a_column_cuts_stands_in_full_below(app: Make) -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await press(pilot, "enter", "n")
+        assert text(pilot, "detail") == "main: tools_changed: inserted at /tools/1, 32,800 paid again"
+        await press(pilot, "home")
+        assert text(pilot, "detail") == "main: cold write"
+        await press(pilot, "w", "down")
+        assert text(pilot, "detail").startswith("keep_tool_choice_auto: without the forced call")
+
+    drive(app("fourteen"), steps)
+
+
+def test_words_of_a_search_are_a_name_a_model_and_a_day(app: Make) -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        for words, found in (("SONNET fourteen", 1), ("2026-03-02 09:00", 1), ("fourteen opus", 0)):
+            await press(pilot, "slash")
+            pilot.app.screen.query_one(Input).value = words
+            await settled(pilot)
+            assert len([line for line in lines(pilot)[1:] if line]) == found, words
+            await press(pilot, "escape")
+
+    drive(app("fourteen"), steps)
+
+
+def test_the_palette_has_the_commands_of_the_screen(app: Make) -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await press(pilot, "enter", "w", "ctrl+p", *"all fixes", "enter")
+        assert "158,018.5 equivalents" in text(pilot, "totals")
+
+    drive(app("fourteen"), steps)
+
+
+def test_a_store_that_is_deleted_is_said_and_not_made_anew(stores: dict[str, Path], tmp_path: Path) -> None:
+    path = Path(shutil.copy(stores["fourteen"], tmp_path / "calls.db"))
+
+    async def steps(pilot: Pilot[None]) -> None:
+        path.unlink()
+        await press(pilot, "enter")
+        assert "calls.db: the file is gone" in text(pilot, "problem")
+        assert not path.exists()
+        stored(tmp_path, RECORDED / "usage_table" / "claude_code.csv")
+        await press(pilot, "escape")
+        for _ in range(40):
+            await pilot.pause(0.1)
+            if not lines(pilot)[1].startswith("fourteen"):
+                break
+        assert "entireio-cli" in lines(pilot)[1] and len([line for line in lines(pilot) if line]) == 2
+        assert text(pilot, "problem") == ""
+
+    drive(CachewrightApp(Source(path, Rulebook(), open_prices())), steps)
+
+
+@pytest.mark.parametrize("change", ["started_at = 'soon'", "facts = x'78ff'", "input_tokens = 'many'", "kind = x'ff'"])
+def test_rows_that_somebody_else_changed(stores: dict[str, Path], tmp_path: Path, change: str) -> None:
+    path = Path(shutil.copy(stores["fourteen"], tmp_path / "calls.db"))
+    with contextlib.closing(sqlite3.connect(path)) as conn:
+        conn.execute(f"UPDATE calls SET {change} WHERE seq = 3")
+        conn.commit()
+
+    async def steps(pilot: Pilot[None]) -> None:
+        said = text(pilot, "problem")
+        await press(pilot, "enter", "b")
+        said += text(pilot, "problem")
+        assert "calls.db: is damaged" in said
+
+    drive(CachewrightApp(Source(path, Rulebook(), open_prices()), live=False), steps)
+
+
 def test_it_follows_the_store(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (RECORDED / "fourteen/calls.jsonl").read_text().splitlines()]
     few = tmp_path / "few.jsonl"
@@ -197,7 +298,7 @@ def test_an_empty_store_says_what_to_do(tmp_path: Path) -> None:
     Store.open(path).close()
 
     async def steps(pilot: Pilot[None]) -> None:
-        assert "cachewright tui run.jsonl" in text(pilot, "empty")
+        assert "cachewright tui run.jsonl" in text(pilot, "empty") and "new.db" in text(pilot, "empty")
         await press(pilot, "enter", "b", "escape")
 
     drive(CachewrightApp(Source(path, Rulebook(), open_prices())), steps)

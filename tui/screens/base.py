@@ -29,7 +29,7 @@ COMMON: tuple[BindingType, ...] = (
 class Base(Screen[None]):
     """A screen over the store; Escape goes back."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 - as the base class has it
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (110, "-wide")]  # noqa: RUF012 - as the base class has it
 
     @property
     def house(self) -> "CachewrightApp":
@@ -47,6 +47,10 @@ class Base(Screen[None]):
     def say(self, pieces: list[Piece]) -> None:
         """Show the line at the top."""
         self.query_one("#top", Static).update(content(pieces))
+
+    def detail(self, pieces: list[Piece]) -> None:
+        """Show the row under the cursor in words: its columns may have no room for them."""
+        self.query_one("#detail", Static).update(content(pieces))
 
     def problem(self, message: str) -> None:
         """Show what went wrong, or, for an empty message, that nothing is."""

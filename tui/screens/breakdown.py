@@ -3,6 +3,7 @@
 import asyncio
 from typing import ClassVar
 
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Footer, Static
@@ -10,18 +11,18 @@ from textual.widgets import Footer, Static
 from auditor.figures import dollars, number, percent
 from auditor.summary import DIMENSIONS, Cost, Dimension, total
 from tui import queries
-from tui.drawing import Cell, Piece, bar
+from tui.drawing import Cell, Piece, bar, shown
 from tui.screens.base import COMMON, Base
 from tui.widgets.rows import Column, RowTable
 
 COLUMNS = (
     Column("", 20, grow=True),
-    Column("calls", 8, right=True),
-    Column("read", 8, right=True),
+    Column("calls", 8, right=True, spare=2),
+    Column("read", 8, right=True, spare=3),
     Column("equivalents", 0, right=True, wide_width=16),
     Column("paid again", 12, right=True),
     Column("cost", 10, right=True),
-    Column("", 12, wide_width=30),
+    Column("", 12, wide_width=30, spare=4),
 )
 
 
@@ -43,11 +44,12 @@ class BreakdownScreen(Base):
         yield Static(id="top")
         yield Static(id="problem")
         yield RowTable(COLUMNS, id="breakdown")
+        yield Static(id="detail")
         yield Footer()
 
     def on_mount(self) -> None:
         """Add up the store."""
-        self.say([("Breakdown", "bold"), ("  adding up …", "dim")])
+        self.say([("Costs", "bold"), ("  adding up …", "dim")])
         self.query_one(RowTable).focus()
         self.refreshed()
 
@@ -68,9 +70,15 @@ class BreakdownScreen(Base):
         whole = total(cost for _, cost in rows)
         peak = max((int(cost.equivalents) for _, cost in rows), default=0)
         self.query_one(RowTable).show(len(rows), lambda index, wide: _cells(*rows[index], peak, wide))
-        shown: list[Piece] = [("Breakdown", "bold"), (f" by {dimension}  {number(whole.calls)} calls, ", "")]
+        head: list[Piece] = [("Costs", "bold"), (f" by {dimension}  {number(whole.calls)} calls, ", "")]
         partial = f" (partial: {number(whole.unpriced)} calls unpriced)" if whole.unpriced else ""
-        self.say([*shown, (f"{number(whole.equivalents)} equivalents, {dollars(whole.usd)} with output{partial}", "")])
+        self.say([*head, (f"{number(whole.equivalents)} equivalents, {dollars(whole.usd)} with output{partial}", "")])
+        self._moved()
+
+    @on(RowTable.Moved)
+    def _moved(self) -> None:
+        names, cursor = list(self.costs.get(self.dimension, {})), self.query_one(RowTable).cursor
+        self.detail([(shown(names[cursor]), "")] if cursor < len(names) else [])
 
 
 def _cells(name: str, cost: Cost, peak: int, wide: bool) -> list[Cell]:

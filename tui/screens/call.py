@@ -24,7 +24,7 @@ from tui.widgets.rows import Column, RowTable
 COLUMNS = (
     Column("", 2),
     Column("block", 16, grow=True),
-    Column("kind", 11),
+    Column("kind", 11, spare=1),
     Column("tokens", 8, right=True),
     Column("", 4),
 )

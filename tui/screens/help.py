@@ -14,15 +14,33 @@ from tui.widgets.colours import content
 _KEYS = (
     ("↑ ↓ PgUp PgDn", "move; j, k, g, G, Home and End too"),
     ("Enter  Escape", "open, go back"),
-    ("/", "filter the sessions; Escape shows all"),
+    ("/", "search sessions by name, model and day; Escape shows all"),
     ("s  r", "sort by the next column, turn the order round"),
-    ("b", "breakdown; 1 to 5: day, model, project, kind, cause"),
-    ("n  p", "next and previous miss; on a call: next and previous call"),
+    ("b", "costs by 1 day, 2 model, 3 project, 4 kind, 5 cause"),
+    ("n  p", "next, previous miss; on a call: next, previous call"),
     ("m  Tab", "on a call: next miss, list of blocks"),
     ("w", "what if: Space toggles; a all fixes, c cheapest, x none"),
     ("l  t", "follow the store or not, dark or light"),
-    ("Ctrl+P", "command palette: all themes, screenshot and more"),
+    ("Ctrl+P", "command palette: this screen's commands, all themes"),
     ("q", "quit"),
+)
+
+_SIGNS: tuple[tuple[Piece, ...], ...] = (
+    (
+        *(("███ ", "read"), ("read from the cache   ", ""), ("▒▒▒ ", "written"), ("written   ", "")),
+        *(("░░░ ", "uncached"), ("billed uncached", "")),
+    ),
+    (("▼ breakpoint   ┃ where the hit ended   ╵ end of a block", ""),),
+    (),
+    (("✓ hit", "good"), ("   everything cached was read", "")),
+    (("◐ part  ✗ miss", "miss"), ("   some or all cached tokens were paid for again", "")),
+    (
+        *(("+ cold", "written"), ("  first write, necessary   ", "")),
+        *(("○ none", "dim"), ("  cache not used   ", ""), ("? unkn", "dim"), ("  not known", "")),
+    ),
+    (("ceiling: share read with all fixes; avoidable: proved by replay", "dim"),),
+    (("eq: input-token equivalents; one costs as much as a plain input token", "dim"),),
+    (("A gap with ! is as long as the entry's lifetime or longer.", "dim"),),
 )
 
 
@@ -38,22 +56,9 @@ class HelpScreen(ModalScreen[None]):
 
 
 def _page() -> list[Piece]:
-    pieces: list[Piece] = [("Keys", "bold"), ("\n", "")]
+    pieces: list[Piece] = []
     for keys, meaning in _KEYS:
         pieces += [(f"  {keys:<14}", "good"), (meaning, ""), ("\n", "")]
-    pieces += [("\n", ""), ("Bars", "bold"), ("\n", "")]
-    pieces += [("  ███ ", "read"), ("read from the cache   ", ""), ("▒▒▒ ", "written"), ("written   ", "")]
-    pieces += [("░░░ ", "uncached"), ("billed uncached", ""), ("\n", "")]
-    pieces += [("  ▼ breakpoint   ┃ where the hit ended   ╵ end of a block", ""), ("\n", ""), ("\n", "")]
-    pieces += [("Verdicts", "bold"), ("\n", "")]
-    pieces += [("  ✓ hit", "good"), ("   everything cached was read", ""), ("\n", "")]
-    pieces += [("  ◐ part  ✗ miss", "miss"), ("   some or all cached tokens were paid for again", ""), ("\n", "")]
-    pieces += [
-        ("  + cold", "written"),
-        ("  first write, necessary   ", ""),
-        ("○ none", "dim"),
-        ("  cache not used", ""),
-    ]
-    pieces += [("   ", ""), ("? unkn", "dim"), ("  usage not recorded", ""), ("\n", ""), ("\n", "")]
-    pieces += [("  ceiling: share read with all fixes; avoidable: proved by replay", "dim"), ("\n", "")]
-    return [*pieces, ("  A gap with ! is as long as the entry's lifetime or longer.", "dim")]
+    for line in _SIGNS:
+        pieces += [("\n", ""), ("  " if line else "", ""), *line]
+    return pieces

@@ -11,24 +11,25 @@ from textual.widgets import Footer, Input, Static
 
 from auditor.figures import dollars, number
 from auditor.summary import Session, total
+from auditor.visible import visible
 from tui import queries
-from tui.drawing import Cell, Piece, spark
+from tui.drawing import Cell, Piece, shown, spark
 from tui.screens.base import COMMON, Base
 from tui.widgets.rows import Column, RowTable
 
 PAID_AGAIN = "paid again"
 COLUMNS = (
     Column("session", 14, grow=True),
-    Column("start", 11, wide_width=16),
-    Column("calls", 5, right=True),
+    Column("start", 11, wide_width=16, spare=3),
+    Column("calls", 5, right=True, spare=2),
     Column("model", 0, wide_width=20),
     Column("input", 0, right=True, wide_width=13),
     Column("hit", 4, right=True, wide_width=7),
-    Column("ceiling", 7, right=True),
+    Column("ceiling", 7, right=True, spare=1),
     Column("cost", 8, right=True, wide_width=10),
     Column("avoidable", 10, right=True),
     Column(PAID_AGAIN, 0, right=True, wide_width=12),
-    Column("hits", 10, wide_width=20),
+    Column("hits", 10, wide_width=20, spare=4),
 )
 ORDERS: dict[str, Callable[[Session], Any]] = {
     "start": lambda session: session.started or "",
@@ -51,10 +52,10 @@ class SessionsScreen(Base):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "Open"),
-        Binding("slash", "filter", "Filter", key_display="/"),
+        Binding("slash", "filter", "Search", key_display="/"),
         Binding("s", "sort", "Sort"),
         Binding("r", "reverse", "Reverse"),
-        Binding("b", "breakdown", "Breakdown"),
+        Binding("b", "breakdown", "Costs"),
         Binding("l", "app.live", "Live"),
         Binding("escape", "unfilter", "All", show=False),
         *COMMON[1:],
@@ -65,6 +66,7 @@ class SessionsScreen(Base):
         self.all: list[Session] = []
         self.listed: list[Session] = []
         self.order, self.descending, self.wanted = "start", True, ""
+        self.counted: dict[str, int] = {}
         self.sparks: dict[str, list[float | None]] = {}
         self.savings: dict[str, queries.Saving | None] = {}
         self.lost: dict[str, int] | None = None
@@ -73,9 +75,10 @@ class SessionsScreen(Base):
         """Top line, filter, table, footer."""
         yield Static(id="top")
         yield Static(id="problem")
-        yield Input(id="filter", placeholder="part of a session's or a model's name", compact=True)
+        yield Input(id="filter", placeholder="words of a session's name, its model or its day", compact=True)
         yield Static(id="empty", markup=False)
         yield RowTable(COLUMNS, id="sessions")
+        yield Static(id="detail")
         yield Footer()
 
     @property
@@ -98,9 +101,10 @@ class SessionsScreen(Base):
         if found is None:
             return
         self._take(found.sessions)
-        unknown = sum(session.calls for session in self.all) < found.version
+        unknown = sum(session.calls for session in self.all) != found.version
         if unknown:
             found = await self.asked(lambda: asyncio.to_thread(queries.overview, self.source)) or found
+            self.all = []
             self._take(found.sessions)
         self.house.seen(found.version)
         if unknown or self.lost is None:
@@ -111,19 +115,19 @@ class SessionsScreen(Base):
         """Put sessions that were read in the place of what was known of them."""
         known = {session.trace: session for session in self.all}
         for session in sessions:
-            before = known.get(session.trace)
-            if before is not None and before.calls != session.calls:
+            if self.counted.get(session.trace) != session.calls:
                 self.sparks.pop(session.trace, None)
                 self.savings.pop(session.trace, None)
+            self.counted[session.trace] = session.calls
             known[session.trace] = session
         self.all = list(known.values())
         self.list_again()
 
     def list_again(self) -> None:
         """Filter and sort; the cursor stays on its session."""
-        table, words = self.table, self.wanted.casefold()
+        table, words = self.table, self.wanted.casefold().split()
         kept = self.listed[table.cursor].trace if table.cursor < len(self.listed) else None
-        chosen = [one for one in self.all if words in one.trace.casefold() or words in one.model.casefold()]
+        chosen = [one for one in self.all if not words or all(word in _names(one) for word in words)]
         self.listed = sorted(chosen, key=self._key, reverse=self.descending)
         cursor = next((at for at, one in enumerate(self.listed) if one.trace == kept), 0)
         table.show(len(self.listed), self._cells, cursor)
@@ -131,8 +135,9 @@ class SessionsScreen(Base):
         empty = self.query_one("#empty", Static)
         empty.set_class(not self.listed, "shown")
         if not self.listed:
-            empty.update(_nothing(bool(self.all)))
+            empty.update(self._nothing())
         self.fill()
+        self._tell()
 
     def _key(self, session: Session) -> Any:
         return (self.lost or {}).get(session.trace, 0) if self.order == PAID_AGAIN else ORDERS[self.order](session)
@@ -140,13 +145,14 @@ class SessionsScreen(Base):
     def _headline(self) -> None:
         whole = total(session.cost for session in self.listed)
         calls = sum(session.calls for session in self.listed)
-        worth = f"{dollars(whole.usd)}{' (partial)' if whole.unpriced else ''}, {number(whole.equivalents)} equivalents"
-        shown: list[Piece] = [
+        priced = f"{dollars(whole.usd)}{' (partial)' if whole.unpriced else ''}, "
+        worth = f"{priced if whole.unpriced < whole.calls else ''}{number(whole.equivalents)} eq"
+        head: list[Piece] = [
             ("Sessions", "bold"),
             (f"  {number(len(self.listed))}, {number(calls)} calls, {worth}", ""),
         ]
-        shown += [(f"  by {self.order} {'↓' if self.descending else '↑'}", "dim"), ("  ", "")]
-        self.say([*shown, ("● live" if self.house.live else "○ still", "good" if self.house.live else "dim")])
+        head += [(f"  by {self.order} {'↓' if self.descending else '↑'}", "dim"), ("  ", "")]
+        self.say([*head, ("● live" if self.house.live else "○ not live", "good" if self.house.live else "dim")])
 
     def _cells(self, index: int, wide: bool) -> list[Cell]:
         session = self.listed[index]
@@ -186,14 +192,42 @@ class SessionsScreen(Base):
                     lambda trace=session.trace: asyncio.to_thread(self.house.saving, trace)  # type: ignore[misc]
                 )
                 self.table.refresh_row(index)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Say in full what the row under the cursor has no room for."""
+        if self.table.cursor >= len(self.listed):
+            self.detail([])
+            return
+        session = self.listed[self.table.cursor]
+        model = visible(session.model, 40) or "several models"
+        self.detail([(shown(session.trace, 120), ""), (f"  {model}{self._unreplayed(session)}", "dim")])
+
+    def _unreplayed(self, session: Session) -> str:
+        """Why a row has no avoidable money."""
+        if session.calls > MOST_REPLAYED:
+            return "; open it for what was avoidable"
+        known = session.trace in self.savings and self.savings[session.trace] is None
+        return "; no call can be replayed" if known else ""
+
+    def _nothing(self) -> str:
+        if self.all:
+            return "No session matches. Escape shows all."
+        return (
+            f"No call is stored yet in {visible(str(self.source.db))}\n\n"
+            "Record an agent:  cachewright record -- COMMAND\nOr read a trace:  cachewright tui run.jsonl\n\n"
+            "This screen follows the store: calls appear as they are recorded."
+        )
 
     @on(RowTable.Moved)
     def _moved(self) -> None:
         self.fill()
+        self._tell()
 
     @on(RowTable.Opened)
     def _opened(self, message: RowTable.Opened) -> None:
-        self.house.open_session(self.listed[message.index].trace)
+        if message.index < len(self.listed):
+            self.house.open_session(self.listed[message.index].trace)
 
     @on(RowTable.HeadClicked)
     def _head_clicked(self, message: RowTable.HeadClicked) -> None:
@@ -251,13 +285,9 @@ class SessionsScreen(Base):
         self.action_unfilter()
 
 
-def _nothing(some: bool) -> str:
-    if some:
-        return "No session matches the filter. Escape shows all."
-    return (
-        "No call is stored yet.\n\nRecord some, or name a trace: cachewright tui run.jsonl\n"
-        "This screen follows the store: calls appear as they are recorded."
-    )
+def _names(session: Session) -> str:
+    """What a search looks in."""
+    return f"{session.trace} {session.model} {(session.started or '').replace('T', ' ')}".casefold()
 
 
 def _share(ratio: float | None, exact: bool) -> str:

@@ -19,12 +19,12 @@ from tui.widgets.rows import Column, RowTable
 BAR, WIDE_BAR = 13, 40
 COLUMNS = (
     Column("call", 4, right=True),
-    Column("start", 8),
-    Column("", 5),
+    Column("start", 8, spare=2),
+    Column("", 5, spare=3),
     Column("agent", 0, wide_width=14),
-    Column("gap", 7, right=True),
-    Column("█read ▒write", BAR, wide_width=WIDE_BAR),
-    Column("input", 8, right=True, wide_width=10),
+    Column("gap", 7, right=True, spare=4),
+    Column("█read ▒write", BAR, wide_width=WIDE_BAR, spare=1),
+    Column("input", 8, right=True, wide_width=10, spare=5),
     Column("read", 0, right=True, wide_width=10),
     Column("verdict", 7),
     Column("cause", 12, grow=True),
@@ -39,7 +39,7 @@ class TimelineScreen(Base):
         Binding("n", "miss(1)", "Next miss"),
         Binding("p", "miss(-1)", "Previous"),
         Binding("w", "what_if", "What if"),
-        Binding("b", "breakdown", "Breakdown"),
+        Binding("b", "breakdown", "Costs"),
         *COMMON,
     ]
 
@@ -55,6 +55,7 @@ class TimelineScreen(Base):
         yield Static(id="top")
         yield Static(id="problem")
         yield RowTable(COLUMNS, id="calls")
+        yield Static(id="detail")
         yield Footer()
 
     @property
@@ -82,6 +83,7 @@ class TimelineScreen(Base):
         peak = max((one.call.usage.input_tokens or 0 for one in calls), default=0)
         self.table.show(len(calls), lambda index, wide: self._cells(calls[index], peak, wide))
         self._headline(judged)
+        self._moved()
 
     def _headline(self, judged: Judged) -> None:
         whole, best = judged.totals.whole, judged.rows[-1] if judged.rows else None
@@ -110,6 +112,11 @@ class TimelineScreen(Base):
             [VERDICTS[audited.verdict] if not call.failed else ("failed", "dim")],
             cause(audited),
         ]
+
+    @on(RowTable.Moved)
+    def _moved(self) -> None:
+        if self.judged is not None and self.table.cursor < len(self.judged.audit.calls):
+            self.detail(words(self.judged.audit.calls[self.table.cursor]))
 
     @on(RowTable.Opened)
     def _opened(self, message: RowTable.Opened) -> None:
@@ -140,6 +147,18 @@ class TimelineScreen(Base):
         from tui.screens.breakdown import BreakdownScreen
 
         self.app.push_screen(BreakdownScreen())
+
+
+def words(audited: Audited) -> list[Piece]:
+    """A call in words: agent, cause with its place, and what was paid again."""
+    diagnosis, said = audited.diagnosis, cause(audited)
+    if diagnosis is None:
+        said = said if any(text for text, _ in said) else [(audited.verdict.replace("_", " "), "dim")]
+    elif diagnosis.primary.path:
+        said += [(f" at {visible(diagnosis.primary.path, 60)}", "")]
+    if diagnosis is not None and diagnosis.lost_tokens:
+        said += [(f", {number(diagnosis.lost_tokens)} paid again", "miss")]
+    return [(f"{visible(audited.call.agent, 20)}: ", "dim"), *said]
 
 
 def cause(audited: Audited) -> list[Piece]:

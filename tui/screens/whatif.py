@@ -22,10 +22,10 @@ from tui.widgets.rows import Column, RowTable
 COLUMNS = (
     Column("", 3),
     Column("policy", 24),
-    Column("hit ratio", 9, right=True),
-    Column("equivalents", 12, right=True),
+    Column("hit ratio", 9, right=True, spare=2),
+    Column("equivalents", 12, right=True, spare=3),
     Column("saves", 11, right=True),
-    Column("", 9, right=True),
+    Column("", 9, right=True, spare=1),
     Column("what it may cost", 0, wide_width=20, grow=True),
 )
 NAMED = ("cheapest", "all")
@@ -47,7 +47,6 @@ class WhatIfScreen(Base):
         self.judged, self.trace = judged, trace
         self.listed = [row for row in judged.rows if row.policy not in NAMED]
         self.chosen: set[str] = set()
-        self.result: WhatIf | None = None
 
     def compose(self) -> ComposeResult:
         """Headline, totals, policies."""
@@ -55,6 +54,7 @@ class WhatIfScreen(Base):
         yield Static(id="problem")
         yield Static(id="totals")
         yield RowTable(COLUMNS, id="policies")
+        yield Static(id="detail")
         yield Footer()
 
     def on_mount(self) -> None:
@@ -64,6 +64,13 @@ class WhatIfScreen(Base):
         table.show(len(self.listed), self._cells)
         table.focus()
         self.action_choose("")
+        self._moved()
+
+    @on(RowTable.Moved)
+    def _moved(self) -> None:
+        if self.listed:
+            row = self.listed[self.query_one(RowTable).cursor]
+            self.detail([(f"{row.policy}: ", "dim"), (row.quality_risk or "no known risk to the answers", "")])
 
     def _cells(self, index: int, wide: bool) -> list[Cell]:
         row = self.listed[index]

@@ -29,13 +29,17 @@ LONGEST = 400
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of `width` cells, `wide_width` in a wide terminal where 0 hides it in a narrow one. One may `grow`."""
+    """A column of `width` cells, `wide_width` in a wide terminal where 0 hides it in a narrow one. One may `grow`.
+
+    Where there is no room, columns go whose `spare` is above 0, the highest first.
+    """
 
     title: str
     width: int
     right: bool = False
     wide_width: int | None = None
     grow: bool = False
+    spare: int = 0
 
     def cells(self, wide: bool) -> int:
         """Its width in a narrow or a wide terminal."""
@@ -126,10 +130,20 @@ class RowTable(ScrollView, can_focus=True):
         return self._line(self._cells(index, self.wide), base)
 
     def widths(self) -> list[int]:
-        """Cells of each column; the one that grows takes what is left."""
+        """Cells of each column; the one that grows takes what is left, and in the end the widest gives way."""
         found = [column.cells(self.wide) for column in self.columns]
-        left = self.size.width - sum(found) - sum(1 for width in found if width)
+        for index in sorted(range(len(found)), key=lambda index: -self.columns[index].spare):
+            if self._left(found) >= 0 or not self.columns[index].spare:
+                break
+            found[index] = 0
+        left = self._left(found)
+        if left < 0:
+            widest = found.index(max(found))
+            found[widest] = max(1, found[widest] + left)
         return [w + max(0, left) if c.grow and w else w for w, c in zip(found, self.columns, strict=True)]
+
+    def _left(self, widths: list[int]) -> int:
+        return self.size.width - sum(widths) - sum(1 for width in widths if width)
 
     def _line(self, cells: Sequence[Cell], base: Style) -> Strip:
         segments: list[Segment] = []

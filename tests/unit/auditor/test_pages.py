@@ -3,6 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,44 @@ def test_a_change_inside_a_text_is_shown_with_its_surroundings(tmp_path: Path) -
 def test_a_thousand_calls_are_under_1500_kB(fourteen: dict[str, Any]) -> None:
     many = fourteen | {"calls": (fourteen["calls"] * 72)[:1000]}
     assert len(html.page(many, "x", {}).encode()) < 1_500_000
+
+
+@pytest.mark.parametrize("odd", ['"', "漢", "🏳"])
+def test_a_thousand_calls_full_of_long_texts_are_under_1500_kB(fourteen: dict[str, Any], odd: str) -> None:
+    call, words = fourteen["calls"][4], odd * 400
+    change = call["diagnosis"]["first_change"] | {"path": words, "before": words[:80], "after": words[:80]}
+    diagnosis = call["diagnosis"] | {"first_change": change, "evidence": [words] * 3}
+    calls = [call | {"trace": f"{n % 9}{words}", "agent": words, "diagnosis": diagnosis} for n in range(1000)]
+    around = {n: Excerpt(words[:160], words[:160]) for n in range(1000)}
+    page = html.page(fourteen | {"calls": calls}, words, around)
+    assert len(page.encode()) < 1_500_000
+    assert re.search(r"and \d\d\d smaller ones", Seen(page).text)
+
+
+def test_what_could_not_be_replayed_is_unknown_and_not_zero(fourteen: dict[str, Any]) -> None:
+    calls = [call | {"diagnosis": _unproved(call["diagnosis"])} for call in fourteen["calls"]]
+    for page in (html.page(fourteen | {"calls": calls}, "x", {}), markdown.page(fourteen | {"calls": calls}, "x")):
+        row, *_ = [line for line in re.split(r"<tr>|\n\|", page) if "ttl_expired" in line and "36,150" in line]
+        assert "37,957.5" not in row and "0.0000" not in row
+        assert re.search(r"–|- ?\|", row)
+    assert "37,957.5" in html.page(fourteen, "x", {})
+
+
+def _unproved(diagnosis: dict[str, Any] | None) -> dict[str, Any] | None:
+    return diagnosis and diagnosis | {"avoidable_equivalents": None, "avoidable_usd": None, "policy": None}
+
+
+def test_lengths_of_pauses_do_not_cover_each_other(fourteen: dict[str, Any]) -> None:
+    call = fourteen["calls"][0]
+    minutes = (0, 6, 20, 26, 120, 126, 133)
+    calls = [call | {"started_at": f"2026-03-02T{at // 60:02}:{at % 60:02}:00Z"} for at in minutes * 20]
+    drawn = chart.chart(sorted(calls, key=lambda one: str(one["started_at"])))
+    labelled = [bar.x for bar in drawn.bars if bar.pause]
+    assert [bar.label.split("after ")[1] for bar in drawn.bars if bar.paused] == [
+        *("a pause of 6 min", "a pause of 14 min", "a pause of 6 min", "a pause of 94 min"),
+        *("a pause of 6 min", "a pause of 7 min"),
+    ]
+    assert all(after - before >= chart.LABEL_WIDTH for before, after in pairwise(labelled))
 
 
 def test_a_huge_trace_is_cut_and_says_so(fourteen: dict[str, Any]) -> None:

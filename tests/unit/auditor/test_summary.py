@@ -52,6 +52,7 @@ def calls(draw: st.DrawFn) -> list[Call]:
                 model=model,
                 status=draw(st.sampled_from([200, 200, 529])),
                 usage=draw(st.sampled_from([usage, usage, usage, Usage()])),
+                facts=draw(st.sampled_from([None, None, {"since": ["x"]}, {"speed": "fast"}, {"service": "batch"}])),
             )
         )
     return made
@@ -92,6 +93,39 @@ def _same(one: summary.Cost, other: summary.Cost) -> bool:
     exact = ("calls", "input_tokens", "read_tokens", "write_tokens", "unpriced")
     money = abs(one.usd - other.usd) < Decimal("1e-9") and abs(one.equivalents - other.equivalents) < Decimal("1e-6")
     return money and all(getattr(one, name) == getattr(other, name) for name in exact)
+
+
+def test_a_session_in_fast_mode_costs_what_an_audit_says(tmp_path: Path, prices: PriceList) -> None:
+    calls = [replace(call, model="claude-opus-4-8", facts={"speed": "fast"}) for call in io.read(FOURTEEN)]
+    usual = [replace(call, trace="usual", facts=None) for call in calls]
+    with Store.open(tmp_path / "a.db") as store:
+        store.add([*calls, *usual])
+        found = {one.trace: one.cost.usd for one in summary.sessions(store, prices)}
+        days = summary.breakdown(store, prices, "none")["day"]
+    result = audit(calls, load("anthropic"), lambda one: None)
+    assert found["fourteen"] == totals(result.calls, Money(result.calls, prices)).whole.usd
+    assert found["fourteen"] > found["usual"]
+    assert summary.total(days.values()).usd == sum(found.values())
+
+
+def test_causes_are_those_of_calls_that_paid_again_and_the_rest_is_named(tmp_path: Path, prices: PriceList) -> None:
+    ruleset = load("anthropic")
+    with Store.open(tmp_path / "a.db") as store:
+        store.add(io.read(FOURTEEN))
+        assert list(summary.breakdown(store, prices, ruleset.digest)["cause"]) == ["not judged"]
+        result = audit(
+            store.calls(), ruleset, lambda one: None if one.call.key is None else store.request(one.call.key)
+        )
+        store.save_outcomes(ruleset.digest, outcome_rows(result))
+        found = summary.breakdown(store, prices, ruleset.digest)["cause"]
+    expected = {
+        name: (each.calls, each.tokens)
+        for name, each in totals(result.calls, Money(result.calls, prices)).by_cause.items()
+    }
+    assert {name: (each.calls, each.lost_tokens) for name, each in found.items() if each.lost_tokens} == {
+        name: one for name, one in expected.items() if name != "new_content"
+    }
+    assert found["nothing paid again"].calls == 7
 
 
 def test_a_sum_reaches_no_tier_that_no_call_reached(tmp_path: Path, prices: PriceList) -> None:
