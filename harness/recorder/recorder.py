@@ -29,7 +29,7 @@ Save = Callable[[Sequence[Exchange]], None]
 Seen = Callable[[Exchange], None]
 """Hears of each exchange once it is stored, in the recorder's thread."""
 
-BATCH_CALLS = 64
+BATCH_CALLS = 16
 BATCH_BYTES = 8_000_000
 
 PAUSE_S = 0.03
@@ -38,6 +38,11 @@ PAUSE_S = 0.03
 PATIENCE_S = 2.0
 MOST_WAITING = 2000
 """… or after this many seconds or finished calls, whichever comes first."""
+
+REST = 3.0
+"""Rest after a batch, in its own processor time: one interpreter does both, and traffic comes first."""
+
+MOST_REST_S = 0.2
 
 RETRY_S = 1.0
 WARN_EVERY_S = 10.0
@@ -142,7 +147,9 @@ class Recorder:
         while True:
             if not batch:
                 batch = self._gather()
+            begun = time.thread_time()
             batch = self._store(batch)
+            self._rest(time.thread_time() - begun)
             if self._closing and (batch or self._queue.empty()):
                 return
             if batch:
@@ -172,6 +179,11 @@ class Recorder:
         while not self._closing and time.monotonic() < until and before != self.health.waiting < MOST_WAITING:
             before = self.health.waiting
             time.sleep(PAUSE_S)
+
+    def _rest(self, worked_s: float) -> None:
+        """Leave the interpreter to the traffic, unless calls pile up."""
+        if not self._closing and 0 < self.health.waiting < MOST_WAITING:
+            time.sleep(min(REST * worked_s, MOST_REST_S))
 
     def _store(self, batch: list[Tap]) -> list[Tap]:
         """Store a batch; returns the calls to try again later."""

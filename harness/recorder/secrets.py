@@ -21,7 +21,6 @@ _QUERY = (
 )
 _IN_QUERY = re.compile(rb"([?&]" + _QUERY + rb"=)([^&\s\"'<>\\#]+)", re.I)
 # A copy of a header in JSON, also inside a text of JSON, where its quotes are escaped.
-_MEMBER_NAMES = (b"authorization", b"api-key", b"cookie")
 _MEMBER = re.compile(
     rb"(?<=\")((?:proxy-)?authorization|(?:x-|x-goog-)?api-key|(?:set-)?cookie)(\\*\"\s*:\s*\\*\")((?:[^\"\\]|\\[^\"])*)",
     re.I,
@@ -101,7 +100,7 @@ class Masker:
             if secret in data:
                 data = data.replace(secret, mask)
         low = data.lower()
-        if any(name in low for name in _MEMBER_NAMES):
+        if b"authorization" in low or b"api-key" in low or b"cookie" in low:
             data = _MEMBER.sub(lambda match: match[1] + match[2] + self._mask(match[3]), data)
         return data
 

@@ -1,6 +1,8 @@
 """The tap on one call: its copy of what passes, decoded, masked, and appended to the spool.
 
 Runs inside the proxy's event loop and never raises: where it fails, the call goes on unrecorded and the gap is counted.
+What passes is only noted, with its time; `work` does the rest once the bytes are on their way, and `end` before the
+client gets the last of them, so that a call whose end was seen is in the spool.
 The request is kept in memory until it is whole, a reply until its next event is whole (or to its end, for replies that
 are no event stream), so that masking sees whole texts.
 """
@@ -71,7 +73,10 @@ class Tap:
     places: list[tuple[int, int]] = field(default_factory=list)
     _ended: bool = False
     _sent: list[bytes] = field(default_factory=list)
+    _request_whole: bool = False
     _request_written: bool = False
+    _head: tuple[int, int, Headers] | None = None
+    _came: list[tuple[int, bytes]] = field(default_factory=list)
     _status: int = 0
     _stream: bool = False
     _decoder: Decoder | None = None
@@ -87,18 +92,22 @@ class Tap:
 
     def request_done(self) -> None:
         """The request is whole."""
-        if not self._ended:
-            self._guarded(self._write_request)
+        self._request_whole = True
 
     def response_head(self, status: int, headers: Headers) -> None:
         """The reply's head has come."""
         if not self._ended:
-            self._guarded(self._write_head, status, headers)
+            self._head = (time_ns(), status, headers)
 
     def response(self, piece: bytes) -> None:
         """A piece of the reply's body."""
         if not self._ended:
-            self._guarded(self._take, piece)
+            self._came.append((time_ns(), piece))
+
+    def work(self) -> None:
+        """Spool what was noted so far."""
+        if not self._ended:
+            self._guarded(self._catch_up)
 
     def end(self, outcome: str) -> None:
         """The call has ended: complete, client_closed, upstream_closed or unreachable."""
@@ -117,7 +126,7 @@ class Tap:
 
     def _fail(self, reason: str) -> None:
         self._ended = True
-        self._sent, self._held = [], bytearray()
+        self._sent, self._came, self._held = [], [], bytearray()
         if self.segment is not None:
             self.segment.release()
         self.sink.gap(reason)
@@ -127,6 +136,16 @@ class Tap:
             self.segment, self.number = self.sink.place()
         self.segment.append(self.number, [*self._pending, *records], self.places)
         self._pending = []
+
+    def _catch_up(self) -> None:
+        if self._request_whole and not self._request_written:
+            self._write_request()
+        if self._head is not None:
+            head, self._head = self._head, None
+            self._note_head(*head)
+        came, self._came = self._came, []
+        for at, piece in came:
+            self._take(at, piece)
 
     def _write_request(self) -> None:
         masker, target, headers = self.sink.masker, self.opened.target, self.opened.headers
@@ -159,19 +178,19 @@ class Tap:
             records.append(Record(Kind.REQUEST, self.started, body))
         self._append(*records)
 
-    def _write_head(self, status: int, headers: Headers) -> None:
+    def _note_head(self, at: int, status: int, headers: Headers) -> None:
         self._status = status
         self._coding = (value_of(headers, b"content-encoding") or b"").decode("latin-1")
         self._stream = status < 400 and b"text/event-stream" in (value_of(headers, b"content-type") or b"").lower()
         facts = {"status": status, "headers": self.sink.masker.headers(headers), "stream": self._stream}
         # Goes to disk with the first bytes behind it.
-        self._pending.append(Record(Kind.HEAD, time_ns(), orjson.dumps(facts)))
+        self._pending.append(Record(Kind.HEAD, at, orjson.dumps(facts)))
 
-    def _take(self, piece: bytes) -> None:
+    def _take(self, at: int, piece: bytes) -> None:
         facts = self._facts
         facts["wire"] += len(piece)
         if self._decoder is None:
-            facts["first_byte"] = time_ns()
+            facts["first_byte"] = at
             self._decoder = decoder(self._coding, piece[:4])
         plain = self._decoder.feed(piece)
         facts["decoded"] += len(plain)
@@ -182,21 +201,24 @@ class Tap:
         if self.sink.redact:
             return
         if self._stream:
-            self._flush_events()
+            self._flush_events(at)
         elif len(self._held) > HOLD_BYTES:
-            self._flush(len(self._held) - self.sink.masker.held_back(bytes(self._held[-4096:])))
+            self._flush(at, len(self._held) - self.sink.masker.held_back(bytes(self._held[-4096:])))
 
-    def _flush_events(self) -> None:
+    def _flush_events(self, at: int) -> None:
         """Write the events that are whole. An event is masked as a whole, wherever the network has cut it."""
         held = self._held
+        if held.endswith(b"\n\n"):
+            self._flush(at, len(held))
+            return
         cut = max((held.rfind(border) + len(border) for border in _BORDERS if border in held), default=0)
         if cut:
-            self._flush(cut)
+            self._flush(at, cut)
 
-    def _flush(self, count: int) -> None:
+    def _flush(self, at: int, count: int) -> None:
         data = bytes(self._held[:count])
         del self._held[:count]
-        self._append(Record(Kind.RESPONSE, time_ns(), self._masked(data)))
+        self._append(Record(Kind.RESPONSE, at, self._masked(data)))
 
     def _masked(self, data: bytes) -> bytes:
         """Texts of errors quote URLs, which nobody asked to keep word for word."""
@@ -204,6 +226,7 @@ class Tap:
         return self.sink.masker.text(data) if error else self.sink.masker.body(data)
 
     def _write_end(self, outcome: str) -> None:
+        self._catch_up()
         if not self._request_written:
             self._facts["request_cut"] = outcome != "complete" or None
             self._write_request()
