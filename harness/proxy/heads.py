@@ -24,8 +24,7 @@ def value_of(headers: Headers, name: bytes) -> bytes | None:
 
 def is_chunked(headers: Headers) -> bool:
     """Whether the body comes in chunks, whose borders are the hop's own."""
-    value = value_of(headers, b"transfer-encoding")
-    return value is not None and b"chunked" in value.lower()
+    return any(name.lower() == b"transfer-encoding" and b"chunked" in value.lower() for name, value in headers)
 
 
 def passed_on(headers: Headers) -> Headers:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -20,7 +21,7 @@ from harness.recorder.build import exchange_of
 from harness.recorder.journal import Journal, Record, Segment, left_behind
 from harness.recorder.links import Links
 from harness.recorder.secrets import Masker
-from harness.recorder.tap import Opened, Tap
+from harness.recorder.tap import Opened, T, Tap
 from traces.exchange import Exchange
 
 Save = Callable[[Sequence[Exchange]], None]
@@ -91,6 +92,7 @@ class Recorder:
         self._links = Links()
         self._queue: SimpleQueue[Tap | None] = SimpleQueue()
         self._closing = False
+        self._aside = ThreadPoolExecutor(1, "masking")
         self._thread = threading.Thread(target=self._until_closed, name="recorder", daemon=True)
 
     def start(self) -> None:
@@ -106,6 +108,10 @@ class Recorder:
         self._number += 1
         return self._journal.segment(), self._number
 
+    def aside(self, step: Callable[[], T]) -> Future[T]:
+        """Run a step beside the event loop, after those before it."""
+        return self._aside.submit(step)
+
     def finished(self, tap: Tap) -> None:
         """A call is whole in the spool."""
         self.health.waiting += 1
@@ -118,6 +124,7 @@ class Recorder:
 
     def close(self, patience_s: float = 30.0) -> None:
         """Store what is finished, then stop. What cannot be stored stays in the spool, and is said."""
+        self._aside.shutdown()
         self._queue.put(None)
         self._thread.join(patience_s)
         self._journal.close()
