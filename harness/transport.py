@@ -85,6 +85,7 @@ class _AsyncTee(httpx2.AsyncByteStream):
         try:
             async for piece in self._inner:
                 self._tap.response(piece)
+                self._tap.work()
                 yield piece
         except httpx2.TransportError:
             self._tap.end("upstream_closed")
@@ -104,6 +105,7 @@ class _SyncTee(httpx2.SyncByteStream):
         try:
             for piece in self._inner:
                 self._tap.response(piece)
+                self._tap.work()
                 yield piece
         except httpx2.TransportError:
             self._tap.end("upstream_closed")

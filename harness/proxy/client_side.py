@@ -218,6 +218,8 @@ class ClientSide(asyncio.Protocol):
     def _send_up(self) -> None:
         if self._out and self._server is not None:
             self._server.transport.writelines(self._out)
+            if self.tap is not None:
+                self.tap.work()  # behind the write: the upstream need not wait for it
         self._out = []
 
     # What the server's half tells.

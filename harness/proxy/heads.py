@@ -8,6 +8,9 @@ from typing import TypeAlias
 
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 
+_KEPT = frozenset((b"host", b"content-length", b"transfer-encoding"))
+"""Nobody may take these away from a message."""
+
 _HOP = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"))
 
 
@@ -21,20 +24,16 @@ def value_of(headers: Headers, name: bytes) -> bytes | None:
 
 def is_chunked(headers: Headers) -> bool:
     """Whether the body comes in chunks, whose borders are the hop's own."""
-    value = value_of(headers, b"transfer-encoding")
-    return value is not None and b"chunked" in value.lower()
+    return any(name.lower() == b"transfer-encoding" and b"chunked" in value.lower() for name, value in headers)
 
 
 def passed_on(headers: Headers) -> Headers:
     """The fields to forward: without hop-by-hop ones and those that `Connection` names."""
-    drop = set(_HOP)
+    drop = _HOP
     for name, value in headers:
-        if name.lower() == b"connection":
-            drop.update(token.strip().lower() for token in value.split(b","))
-    drop.discard(b"host")  # nobody may take these away from the message
-    drop.discard(b"content-length")
-    drop.discard(b"transfer-encoding")
-    return [(name, value) for name, value in headers if name.lower() not in drop]
+        if len(name) == len(b"connection") and name.lower() == b"connection":
+            drop |= {token.strip().lower() for token in value.split(b",")} - _KEPT
+    return [each for each in headers if each[0].lower() not in drop]
 
 
 def request_head(method: bytes, path: bytes, authority: bytes, headers: Headers) -> bytes:

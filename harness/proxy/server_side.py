@@ -1,6 +1,7 @@
 """The upstream's half of the proxy: replies are forwarded as they arrive, none of their bytes is looked into.
 
-The recorder's tap sees each piece before the client does, so that a call whose end the client has seen is on disk.
+The recorder's tap notes each piece and works on it once it was forwarded; only the end waits until the call is spooled,
+so that a call whose end the client has seen is on disk.
 """
 
 import asyncio
@@ -152,6 +153,8 @@ class ServerSide(asyncio.Protocol):
         if self._out:
             client.transport.writelines(self._out)
             self._out = []
+            if client.tap is not None:
+                client.tap.work()
 
     def _fail(self) -> None:
         """The reply broke off, or is none."""

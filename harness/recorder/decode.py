@@ -9,6 +9,8 @@ MAX_BODY = 256 * 2**20
 
 _STEP = 2**20
 
+_MARKS = {b"\x28\xb5\x2f\xfd": "zstd", b"\x1f\x8b": "gzip"}
+
 
 class Decoder(Protocol):
     """Takes a body in pieces. `note` says what is wrong with the copy, "" where nothing is."""
@@ -109,10 +111,12 @@ def decoder(coding: str, start: bytes) -> Decoder:
 
     A body that carries the mark of gzip or zstd is decoded without being announced: some servers forget to.
     """
+    if not coding and not start.startswith(tuple(_MARKS)):
+        return Plain()
     names = [name.strip().lower().removeprefix("x-") for name in coding.split(",") if name.strip()]
     names = [name for name in names if name != "identity"]
     if not names:
-        mark = "zstd" if start.startswith(b"\x28\xb5\x2f\xfd") else "gzip" if start.startswith(b"\x1f\x8b") else ""
+        mark = next((name for sign, name in _MARKS.items() if start.startswith(sign)), "")
         return Unpacker(mark) if mark else Plain()
     if len(names) > 1 or names[0] not in ("gzip", "deflate", "br", "zstd"):
         return Plain(f"content-encoding {coding[:40]!r} is not known here; the body is kept undecoded")

@@ -94,14 +94,22 @@ class Segment:
                 self.fd = -1
 
     def _tidy(self, *, open: int, full: bool) -> None:
-        """Remove the file once nothing needs it."""
+        """Once nothing needs what is in it, empty the file, and remove it where no call begins in it any more.
+
+        So what is purged from the database does not stay in the spool of a proxy that goes on.
+        """
         with self.lock:
             self.open += open
             self.full = full
-            if full and not self.open and self.fd >= 0:
+            if self.open or self.fd < 0:
+                return
+            if full:
                 self.path.unlink(missing_ok=True)
                 os.close(self.fd)
                 self.fd = -1
+            elif self.size:
+                os.ftruncate(self.fd, 0)
+                self.size = 0
 
 
 class Journal:
@@ -126,13 +134,19 @@ class Journal:
         return segment
 
     def _new(self) -> Segment:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.folder / f"{os.getpid()}-{token_hex(4)}.spool"
         fresh = path.with_suffix(".new")  # nobody looks at it before it is locked
-        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            fd = self._made(fresh)
+        except FileNotFoundError:
+            fd = self._made(fresh)  # another proxy has just removed the folder, as the last to leave
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fresh.rename(path)
         return Segment(path, fd)
+
+    def _made(self, path: Path) -> int:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def close(self) -> None:
         """No call begins any more: remove what is empty."""

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -20,7 +21,7 @@ from harness.recorder.build import exchange_of
 from harness.recorder.journal import Journal, Record, Segment, left_behind
 from harness.recorder.links import Links
 from harness.recorder.secrets import Masker
-from harness.recorder.tap import Opened, Tap
+from harness.recorder.tap import Opened, T, Tap
 from traces.exchange import Exchange
 
 Save = Callable[[Sequence[Exchange]], None]
@@ -29,7 +30,7 @@ Save = Callable[[Sequence[Exchange]], None]
 Seen = Callable[[Exchange], None]
 """Hears of each exchange once it is stored, in the recorder's thread."""
 
-BATCH_CALLS = 64
+BATCH_CALLS = 16
 BATCH_BYTES = 8_000_000
 
 PAUSE_S = 0.03
@@ -38,6 +39,11 @@ PAUSE_S = 0.03
 PATIENCE_S = 2.0
 MOST_WAITING = 2000
 """… or after this many seconds or finished calls, whichever comes first."""
+
+REST = 3.0
+"""Rest after a batch, in its own processor time: one interpreter does both, and traffic comes first."""
+
+MOST_REST_S = 0.2
 
 RETRY_S = 1.0
 WARN_EVERY_S = 10.0
@@ -86,6 +92,7 @@ class Recorder:
         self._links = Links()
         self._queue: SimpleQueue[Tap | None] = SimpleQueue()
         self._closing = False
+        self._aside = ThreadPoolExecutor(1, "masking")
         self._thread = threading.Thread(target=self._until_closed, name="recorder", daemon=True)
 
     def start(self) -> None:
@@ -101,6 +108,10 @@ class Recorder:
         self._number += 1
         return self._journal.segment(), self._number
 
+    def aside(self, step: Callable[[], T]) -> Future[T]:
+        """Run a step beside the event loop, after those before it."""
+        return self._aside.submit(step)
+
     def finished(self, tap: Tap) -> None:
         """A call is whole in the spool."""
         self.health.waiting += 1
@@ -113,6 +124,7 @@ class Recorder:
 
     def close(self, patience_s: float = 30.0) -> None:
         """Store what is finished, then stop. What cannot be stored stays in the spool, and is said."""
+        self._aside.shutdown()
         self._queue.put(None)
         self._thread.join(patience_s)
         self._journal.close()
@@ -142,7 +154,9 @@ class Recorder:
         while True:
             if not batch:
                 batch = self._gather()
+            begun = time.thread_time()
             batch = self._store(batch)
+            self._rest(time.thread_time() - begun)
             if self._closing and (batch or self._queue.empty()):
                 return
             if batch:
@@ -172,6 +186,11 @@ class Recorder:
         while not self._closing and time.monotonic() < until and before != self.health.waiting < MOST_WAITING:
             before = self.health.waiting
             time.sleep(PAUSE_S)
+
+    def _rest(self, worked_s: float) -> None:
+        """Leave the interpreter to the traffic, unless calls pile up."""
+        if not self._closing and 0 < self.health.waiting < MOST_WAITING:
+            time.sleep(min(REST * worked_s, MOST_REST_S))
 
     def _store(self, batch: list[Tap]) -> list[Tap]:
         """Store a batch; returns the calls to try again later."""

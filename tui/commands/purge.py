@@ -18,10 +18,12 @@ _DAY = re.compile(r"\d{4}-\d{2}-\d{2}(T[\d:.]+)?$")
 def command(db: Path | None, trace: str | None, before: str | None, everything: bool) -> None:
     """Delete recorded calls for good: no copy stays in the file's free pages or in its write-ahead file.
 
-    The file is written anew for that, which needs its size free on the disk. Copies and backups of it are not touched.
+    The file is written anew for that, which needs its size free on the disk. What a killed proxy left beside it is
+    taken in first. Copies and backups are not touched.
     """
     from auditor.errors import AuditError
     from auditor.store import Store, default_path
+    from tui.commands.recording import recorder, spool_of
 
     if everything == (trace is not None or before is not None):
         raise click.UsageError("say which calls: --trace NAME, --before DAY, or --all")
@@ -31,6 +33,9 @@ def command(db: Path | None, trace: str | None, before: str | None, everything: 
     if not path.exists():
         fail(f"{path}: no such file", ExitCode.UNREADABLE)
     try:
+        if spool_of(path).exists():
+            with recorder(path):
+                pass
         with Store.open(path) as store:
             count = store.purge(trace=trace, before=before)
     except AuditError as error:
