@@ -175,13 +175,13 @@ def read_settings(root: Path) -> JsonObject:
 def _tools(options: Options, wiring: Wiring, folder: Path, settings: JsonObject, stack: ExitStack) -> Toolbox:
     spill = Spill(folder / "spill")
     builtin = [*file_tools(options.root), shell_tool(options.root), read_output_tool(spill), delegate_tool()]
-    others: list[Tool] = []
+    gate = permissions(settings.get("permissions", {}), wiring.ask)
+    box = Toolbox(_named(builtin), {}, options.tools, gate, spill)
     if settings.get("mcp"):
         from harness.tools.mcp import servers
 
-        others = servers(settings["mcp"], folder, stack, wiring.emit)
-    gate = permissions(settings.get("permissions", {}), wiring.ask)
-    box = Toolbox(_named(builtin), _named(others), options.tools, gate, spill)
+        servers(settings["mcp"], folder, stack, wiring.emit, box.relist)
+        box.news.clear()
     if options.codemode:
         from harness.codemode import code_tool
 
