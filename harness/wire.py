@@ -80,6 +80,12 @@ def head_digest(fields: JsonObject) -> str:
     return sha256(dump(fields)).hexdigest()
 
 
+def offered(fields: JsonObject) -> set[str]:
+    """Names of the tools in a head, whatever its dialect."""
+    tools = fields.get("tools") or []
+    return {str(tool.get("name") or (tool.get("function") or {}).get("name")) for tool in tools}
+
+
 def chained(turns: Iterable[Turn], start: str = "") -> str:
     """Running identity of a conversation: equal only where every byte of every item is."""
     for turn in turns:

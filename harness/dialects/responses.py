@@ -51,8 +51,8 @@ class Responses:
         return "end" if response.get("status") == "completed" else "other"
 
     def without_thinking(self, turn: Turn) -> Turn:
-        """Reasoning items belong to the turn that they were made in."""
-        return Turn(turn.role, tuple(item for item in turn.items if item.get("type") != "reasoning"))
+        """Itself: reasoning is bound to no history, and the API refuses a call without the reasoning it came with."""
+        return turn
 
     def body(self, head: Head, turns: list[Turn], max_tokens: int, *, stream: bool, marks: Marks) -> JsonObject:
         """See `Dialect`; caching is automatic, so `marks` are not used."""

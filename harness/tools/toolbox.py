@@ -87,7 +87,7 @@ class Toolbox:
         return [replace(others[name].spec, deferred=True) for name in sorted(others)]
 
     def relist(self, source: str, tools: Iterable[Tool]) -> list[str]:
-        """`tools` are all that a server has now. Names of those that are new; they are news where a search finds them."""
+        """`tools` are all that a server has now. Names of those that are new."""
         with self._lock:
             kept = {name: tool for name, tool in self.others.items() if tool.source != source}
             found = {tool.name: tool for tool in tools}
@@ -129,6 +129,10 @@ class Toolbox:
             raise ToolFailed(refusal)
         text = guarded(tool.run, arguments)
         return text if whole or tool.whole else self.spill.fit(text, f"output of {name}")
+
+    def known(self) -> set[str]:
+        """Names that a request may offer now."""
+        return {*self.builtin, *self.others, SEARCH, CALL, PLACEHOLDER.name}
 
     def tool(self, name: str) -> Tool:
         """The tool of that name. Raises `ToolFailed` that names the nearest ones, with their schemas."""

@@ -1,12 +1,12 @@
 """An MCP server without the SDK, of the protocol of 2025, that behaves as its arguments say.
 
-    silent      never answers anything
-    dead        ends at once
-    twice       lists one tool twice
-    dies        ends while a tool runs
-    stuck       never answers a call
-    grows       a call adds a tool and sends notifications/tools/list_changed
-    shuffled    lists its tools in another order each time it is asked
+silent      never answers anything
+dead        ends at once
+twice       lists one tool twice
+dies        ends while a tool runs
+stuck       never answers a call
+grows       a call adds a tool and sends notifications/tools/list_changed
+shuffled    lists its tools in another order each time it is asked
 """
 
 import json

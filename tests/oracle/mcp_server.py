@@ -18,7 +18,7 @@ def fail() -> str:
 
 
 @server.tool()
-async def grow(context: Context) -> str:  # type: ignore[type-arg]
+async def grow(context: Context) -> str:
     """Changes the list: `multiply` comes, `fail` goes."""
 
     def multiply(a: int, b: int) -> str:
