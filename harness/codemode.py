@@ -29,8 +29,13 @@ MOST_CALLS = 100
 MOST_SUSPENSIONS = 2_000
 PRINT_BYTES = 4 * 2**20
 EVIDENCE_CHARS = 8_000
+MOST_EVIDENCE = 1_000
 TAIL_CHARS = 2_000
 STORED_BYTES = 256 * 2**10
+MOST_STORED = 4 * STORED_BYTES
+KEPT_CHARS = 2**20
+"""Of each nested result in the log; with this and the number of calls the log is bounded too."""
+
 
 _DESCRIPTION = f"""Run a Python script that arranges tool calls. Only what it emits and its last expression come back.
 In the script: call_tool(name, **arguments) returns a tool's output as text and raises RuntimeError where it fails; \
@@ -74,6 +79,7 @@ class Script:
     memory: int = MEMORY_BYTES
     calls: list[JsonObject] = field(default_factory=list)
     evidence: list[str] = field(default_factory=list)
+    pieces: int = 0
     printed: list[str] = field(default_factory=list)
     _size: int = 0
     _new: dict[str, Any] = field(default_factory=dict)
@@ -114,22 +120,27 @@ class Script:
         row: JsonObject = {"name": name, "arguments": arguments}
         self.calls.append(row)
         try:
-            row["result"] = self.box.run(name, arguments, whole=True)
+            result = self.box.run(name, arguments, whole=True)
+            row["result"] = _cut(result, KEPT_CHARS)
         except ToolFailed as error:
             row["error"] = str(error)
             raise RuntimeError(str(error)) from None
-        return str(row["result"])
+        return result
 
     def _search(self, query: str, limit: int = 5) -> str:
         known = [tool.spec for tool in (*self.box.builtin.values(), *self.box.others.values())]
         return "\n".join(described(spec) for spec in find(known, query, limit)) or "nothing found"
 
     def _emit(self, value: Any, label: str = "") -> None:
-        self.evidence.append(f"[{label or len(self.evidence) + 1}] {_shown(value)}")
+        self.pieces += 1
+        if len(self.evidence) <= MOST_EVIDENCE:  # a script that emits without end must not fill our memory
+            self.evidence.append(_cut(f"[{label or self.pieces}] {_shown(value)}", EVIDENCE_CHARS))
 
     def _store(self, name: str, value: Any) -> None:
         if len(json.dumps(value, default=str)) > STORED_BYTES:
             raise RuntimeError(f"a stored value may have {STORED_BYTES} bytes")
+        if len(json.dumps({**self.stored, **self._new, name: value}, default=str)) > MOST_STORED:
+            raise RuntimeError(f"all stored values may have {MOST_STORED} bytes together")
         self._new[name] = value
 
     def _print(self, stream: str, text: str) -> None:
@@ -141,7 +152,7 @@ class Script:
     def _report(self, status: str, value: Any, error: str, seconds: float) -> str:
         failed = sum("error" in row for row in self.calls)
         lines = [f"status {status}, {seconds:.1f} s, {len(self.calls)} tool calls ({failed} failed)"]
-        lines += [_cut(one, EVIDENCE_CHARS) for one in self._most(self.evidence)]
+        lines += self._most(self.evidence)
         if value is not None:
             lines.append(f"value: {_cut(_shown(value), EVIDENCE_CHARS)}")
         out = "".join(self.printed)
@@ -158,9 +169,9 @@ class Script:
         kept: list[str] = []
         size = 0
         for number, one in enumerate(evidence):
-            size += min(len(one), EVIDENCE_CHARS)
-            if size > 4 * EVIDENCE_CHARS:
-                return [*kept, f"… {len(evidence) - number} more pieces of evidence left out: emit less"]
+            size += len(one)
+            if size > 4 * EVIDENCE_CHARS or number == MOST_EVIDENCE:
+                return [*kept, f"… {self.pieces - number} more pieces of evidence left out: emit less"]
             kept.append(one)
         return kept
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.clock import Clock
@@ -13,7 +13,7 @@ from harness.keepalive import Warmer
 from harness.session import Session
 from harness.tools.base import Tool, schema
 from harness.tools.toolbox import Toolbox
-from harness.wire import Result, ToolCall, ToolSpec
+from harness.wire import Result, ToolCall, ToolSpec, sound
 
 _TOO_LONG = re.compile(r"prompt is too long: \d+ tokens > (\d+)")
 MOST_ROUNDS = 200
@@ -44,7 +44,7 @@ class Agent:
         Ctrl-C leaves a history that can be continued: calls that did not run get a result that says so.
         """
         self.session.close_calls()
-        self.session.append(self.session.dialect.user(self._told() + text))
+        self.session.append(self.session.dialect.user(self._told() + sound(text)))
         return self.work()
 
     def add_tools(self, tools: list[Tool]) -> None:
@@ -124,6 +124,7 @@ class Agent:
             result = self._delegate(call, results)
         else:
             result = self.tools.call(call)
+        result = replace(result, text=sound(result.text))
         seconds = (self.clock.now() - start).total_seconds()
         self.session.shared.ledger.tool_s += seconds
         self.session.finish(result, seconds)

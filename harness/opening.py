@@ -41,6 +41,7 @@ from traces.schema import JsonObject, Ttl
 
 WINDOW = 200_000
 ANSWER_TOKENS = 8_192
+SHOWN_CHARS = 2_000
 SETTINGS = "cachewright.toml"
 _ASKING = Lock()  # sub-agents may want consent at the same time
 
@@ -235,9 +236,15 @@ def _named(tools: list[Tool]) -> dict[str, Tool]:
     return {tool.name: tool for tool in tools}
 
 
+def _whole(value: object) -> str:
+    """A value for people who decide about it: nothing acts on the terminal, and what is left out is said."""
+    text = str(value)
+    return repr(text) if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]!r} and {len(text) - SHOWN_CHARS} more"
+
+
 def terminal_ask(name: str, arguments: JsonObject) -> bool:
     """Ask the person at the terminal."""
-    shown = ", ".join(f"{key}={str(value)[:200]!r}" for key, value in arguments.items())
+    shown = ", ".join(f"{key}={_whole(value)}" for key, value in arguments.items())
     with _ASKING:
         sys.stderr.write(f"allow {name}({shown})? [y/N] ")
         sys.stderr.flush()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from harness.dialects.chat import plain, tool_call
-from harness.wire import Head, Marks, Result, Stop, ToolCall, ToolSpec, Turn
+from harness.wire import ENDED_EARLY, Head, Marks, Result, Stop, ToolCall, ToolSpec, Turn
 from traces.schema import JsonObject
 
 
@@ -49,6 +49,13 @@ class Responses:
         if any(item.get("type") == "function_call" for item in response.get("output") or []):
             return "tools"
         return "end" if response.get("status") == "completed" else "other"
+
+    def flaw(self, response: JsonObject) -> str | None:
+        """See `Dialect`."""
+        if response.get("status") == "failed":
+            error = response.get("error") or {}
+            return f"the provider gave up: {error.get('message') or error.get('code') or 'no reason given'}"
+        return None if response.get("status") in ("completed", "incomplete") else ENDED_EARLY
 
     def without_thinking(self, turn: Turn) -> Turn:
         """Itself: reasoning is bound to no history, and the API refuses a call without the reasoning it came with."""
