@@ -7,10 +7,16 @@ too: calls that were made are not undone.
 """
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from harness.attempt import Emit
@@ -104,7 +110,12 @@ class Script:
         }  # fmt: skip
         pool = pydantic_monty.Monty(binary_path=self.place.binary, min_processes=1, max_processes=1)
         with pool, pool.checkout(script_name="script.py", limits=limits) as session:
-            return session.feed_run(code, external_lookup=self._names(), print_callback=self._print)
+            relay, worker = Relay(), session.worker_pid
+            names = {name: relay.here(function) for name, function in self._names().items()}
+            return relay.run(
+                lambda: session.feed_run(code, external_lookup=names, print_callback=self._print),
+                partial(_kill, worker),
+            )
 
     def _names(self) -> dict[str, Callable[..., Any]]:
         return {
@@ -190,6 +201,54 @@ class Script:
             except OSError as error:
                 lines.append(f"not kept ({error.strerror}): {what}")
         return lines
+
+
+class Relay:
+    """Runs something that cannot be interrupted in a thread of its own, and the calls that it makes here: Ctrl-C is
+    heard in our thread only, and what a script calls has to hear it too."""
+
+    def __init__(self) -> None:
+        self._asked: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+
+    def here(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function` for the other thread; it runs in ours."""
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            answer: Future[Any] = Future()
+            self._asked.put((answer, partial(function, *arguments, **named)))
+            return answer.result()
+
+        return call
+
+    def run(self, work: Callable[[], Any], stop: Callable[[], None]) -> Any:
+        """What `work` gives. `stop` ends it where we are interrupted."""
+        with ThreadPoolExecutor(1, "script") as threads:
+            done = threads.submit(work)
+            done.add_done_callback(lambda _: self._asked.put(None))
+            answer: Future[Any] = Future()
+            try:
+                while (asked := self._asked.get()) is not None:
+                    answer, function = asked
+                    _settle(answer, function)
+            except BaseException as error:
+                stop()
+                if not answer.done():
+                    answer.set_exception(RuntimeError(type(error).__name__))
+                raise
+            return done.result()
+
+
+def _settle(answer: "Future[Any]", function: Callable[[], Any]) -> None:
+    try:
+        answer.set_result(function())
+    except Exception as error:
+        answer.set_exception(error)
+
+
+def _kill(process: int | None) -> None:
+    if process is not None:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def _dumped(value: Any) -> str:

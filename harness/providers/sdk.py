@@ -107,6 +107,7 @@ def _failed(error: Any) -> ProviderFailed:
 def _retry_after(error: Any) -> float | None:
     response = getattr(error, "response", None)
     try:
-        return float(response.headers["retry-after"]) if response is not None else None
+        seconds = float(response.headers["retry-after"]) if response is not None else 0.0
     except (KeyError, ValueError):
         return None
+    return seconds if seconds > 0 else None  # neither "nan" nor what is over already

@@ -178,8 +178,6 @@ class _Files:
                 command, input=json.dumps(asked).encode(), capture_output=True, timeout=self.search_s, check=True
             )
         except subprocess.TimeoutExpired:
-            raise ToolFailed(
-                f"took more than {self.search_s} s; use a simpler pattern or fewer files"
-            ) from None
+            raise ToolFailed(f"took more than {self.search_s} s; use a simpler pattern or fewer files") from None
         found: list[str] = json.loads(done.stdout)
         return found
