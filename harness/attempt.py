@@ -5,7 +5,8 @@ ledger has the row with the answer, (4) the answer is used. Whatever is missing 
 what is there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha256
@@ -19,7 +20,7 @@ from harness.errors import ProviderFailed
 from harness.journal import Journal
 from harness.ledger import Ledger, Row
 from harness.providers.base import Provider
-from harness.wire import Dialect, Marks
+from harness.wire import Dialect, Marks, sound
 from traces.canonical import dump
 from traces.errors import MalformedRow
 from traces.schema import Call, JsonObject, Kind, Usage
@@ -132,6 +133,7 @@ class Sender:
         try:
             flight.fly(raw, stream=bool(body.get("stream")))
             status = 200
+            flight.check()
         except ProviderFailed as error:
             status = error.status
             raise
@@ -142,7 +144,7 @@ class Sender:
 
     def _row(self, flight: "_Flight", status: int | None) -> Row:
         """Aborted streams are on the ledger too: what `message_start` told is billed, the rest is unknown."""
-        response = flight.assembly.response or None
+        response = flight.assembly.response = sound(flight.assembly.response)
         if flight.first is not None:  # the response began, so the cache was read and written, whatever came then
             status = 200
         call = replace(
@@ -150,8 +152,8 @@ class Sender:
             first_token_at=flight.first,
             ended_at=self.clock.now(),
             status=status,
-            response=response,
-            usage=_usage(response, flight.call.provider),
+            response=response or None,
+            usage=_usage(response or None, flight.call.provider),
         )
         if not flight.settled:
             self.forecast.settle(call)
@@ -193,8 +195,29 @@ class _Flight:
             self.assembly.response = self.sender.provider.whole(raw)
             self._begin()
 
+    def check(self) -> None:
+        """Raises `ProviderFailed` for a response that is no complete answer."""
+        dialect, response = self.sender.dialect, self.assembly.response
+        with self._of_this_api():
+            flaw = dialect.flaw(response)
+            dialect.calls(dialect.answer(response))
+        if flaw is not None:
+            raise ProviderFailed(f"{self.sender.provider.host}: {flaw}")
+
+    @contextmanager
+    def _of_this_api(self) -> Iterator[None]:
+        """A server may send anything: what cannot be taken apart is its failure."""
+        try:
+            yield
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            host = self.sender.provider.host
+            raise ProviderFailed(f"{host}: sent what is no answer of this API ({error!r})") from None
+
     def _feed(self, event: JsonObject) -> None:
-        piece = self.assembly.feed(event)
+        if self.sender.stopped.is_set():
+            raise ProviderFailed("stopped by the user", status=499)
+        with self._of_this_api():
+            piece = self.assembly.feed(event)
         self._begin()
         if piece and self.text is not None:
             self.text(piece)

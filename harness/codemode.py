@@ -7,10 +7,16 @@ too: calls that were made are not undone.
 """
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from harness.attempt import Emit
@@ -29,8 +35,13 @@ MOST_CALLS = 100
 MOST_SUSPENSIONS = 2_000
 PRINT_BYTES = 4 * 2**20
 EVIDENCE_CHARS = 8_000
+MOST_EVIDENCE = 1_000
 TAIL_CHARS = 2_000
 STORED_BYTES = 256 * 2**10
+MOST_STORED = 4 * STORED_BYTES
+KEPT_CHARS = 2**20
+"""Of each nested result in the log; with this and the number of calls the log is bounded too."""
+
 
 _DESCRIPTION = f"""Run a Python script that arranges tool calls. Only what it emits and its last expression come back.
 In the script: call_tool(name, **arguments) returns a tool's output as text and raises RuntimeError where it fails; \
@@ -74,6 +85,7 @@ class Script:
     memory: int = MEMORY_BYTES
     calls: list[JsonObject] = field(default_factory=list)
     evidence: list[str] = field(default_factory=list)
+    pieces: int = 0
     printed: list[str] = field(default_factory=list)
     _size: int = 0
     _new: dict[str, Any] = field(default_factory=dict)
@@ -98,7 +110,12 @@ class Script:
         }  # fmt: skip
         pool = pydantic_monty.Monty(binary_path=self.place.binary, min_processes=1, max_processes=1)
         with pool, pool.checkout(script_name="script.py", limits=limits) as session:
-            return session.feed_run(code, external_lookup=self._names(), print_callback=self._print)
+            relay, worker = Relay(), session.worker_pid
+            names = {name: relay.here(function) for name, function in self._names().items()}
+            return relay.run(
+                lambda: session.feed_run(code, external_lookup=names, print_callback=self._print),
+                partial(_kill, worker),
+            )
 
     def _names(self) -> dict[str, Callable[..., Any]]:
         return {
@@ -114,22 +131,27 @@ class Script:
         row: JsonObject = {"name": name, "arguments": arguments}
         self.calls.append(row)
         try:
-            row["result"] = self.box.run(name, arguments, whole=True)
+            result = self.box.run(name, arguments, whole=True)
+            row["result"] = _cut(result, KEPT_CHARS)
         except ToolFailed as error:
             row["error"] = str(error)
             raise RuntimeError(str(error)) from None
-        return str(row["result"])
+        return result
 
     def _search(self, query: str, limit: int = 5) -> str:
         known = [tool.spec for tool in (*self.box.builtin.values(), *self.box.others.values())]
         return "\n".join(described(spec) for spec in find(known, query, limit)) or "nothing found"
 
     def _emit(self, value: Any, label: str = "") -> None:
-        self.evidence.append(f"[{label or len(self.evidence) + 1}] {_shown(value)}")
+        self.pieces += 1
+        if len(self.evidence) <= MOST_EVIDENCE:  # a script that emits without end must not fill our memory
+            self.evidence.append(_cut(f"[{label or self.pieces}] {_shown(value)}", EVIDENCE_CHARS))
 
     def _store(self, name: str, value: Any) -> None:
         if len(json.dumps(value, default=str)) > STORED_BYTES:
             raise RuntimeError(f"a stored value may have {STORED_BYTES} bytes")
+        if len(json.dumps({**self.stored, **self._new, name: value}, default=str)) > MOST_STORED:
+            raise RuntimeError(f"all stored values may have {MOST_STORED} bytes together")
         self._new[name] = value
 
     def _print(self, stream: str, text: str) -> None:
@@ -141,7 +163,7 @@ class Script:
     def _report(self, status: str, value: Any, error: str, seconds: float) -> str:
         failed = sum("error" in row for row in self.calls)
         lines = [f"status {status}, {seconds:.1f} s, {len(self.calls)} tool calls ({failed} failed)"]
-        lines += [_cut(one, EVIDENCE_CHARS) for one in self._most(self.evidence)]
+        lines += self._most(self.evidence)
         if value is not None:
             lines.append(f"value: {_cut(_shown(value), EVIDENCE_CHARS)}")
         out = "".join(self.printed)
@@ -158,9 +180,9 @@ class Script:
         kept: list[str] = []
         size = 0
         for number, one in enumerate(evidence):
-            size += min(len(one), EVIDENCE_CHARS)
-            if size > 4 * EVIDENCE_CHARS:
-                return [*kept, f"… {len(evidence) - number} more pieces of evidence left out: emit less"]
+            size += len(one)
+            if size > 4 * EVIDENCE_CHARS or number == MOST_EVIDENCE:
+                return [*kept, f"… {self.pieces - number} more pieces of evidence left out: emit less"]
             kept.append(one)
         return kept
 
@@ -179,6 +201,54 @@ class Script:
             except OSError as error:
                 lines.append(f"not kept ({error.strerror}): {what}")
         return lines
+
+
+class Relay:
+    """Runs something that cannot be interrupted in a thread of its own, and the calls that it makes here: Ctrl-C is
+    heard in our thread only, and what a script calls has to hear it too."""
+
+    def __init__(self) -> None:
+        self._asked: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+
+    def here(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function` for the other thread; it runs in ours."""
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            answer: Future[Any] = Future()
+            self._asked.put((answer, partial(function, *arguments, **named)))
+            return answer.result()
+
+        return call
+
+    def run(self, work: Callable[[], Any], stop: Callable[[], None]) -> Any:
+        """What `work` gives. `stop` ends it where we are interrupted."""
+        with ThreadPoolExecutor(1, "script") as threads:
+            done = threads.submit(work)
+            done.add_done_callback(lambda _: self._asked.put(None))
+            answer: Future[Any] = Future()
+            try:
+                while (asked := self._asked.get()) is not None:
+                    answer, function = asked
+                    _settle(answer, function)
+            except BaseException as error:
+                stop()
+                if not answer.done():
+                    answer.set_exception(RuntimeError(type(error).__name__))
+                raise
+            return done.result()
+
+
+def _settle(answer: "Future[Any]", function: Callable[[], Any]) -> None:
+    try:
+        answer.set_result(function())
+    except Exception as error:
+        answer.set_exception(error)
+
+
+def _kill(process: int | None) -> None:
+    if process is not None:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def _dumped(value: Any) -> str:

@@ -16,6 +16,7 @@ from harness.attempt import Answer
 from harness.errors import CompactionRefused, ProviderFailed
 from harness.ledger import Row
 from harness.session import Session
+from harness.thinking import room
 from harness.wire import Head, Turn
 from localmodel.rules.types import Rates
 from traces.canonical import dump
@@ -35,6 +36,7 @@ INSTRUCTION = """The conversation up to here will be replaced by your summary. W
 calling any tool, under these headings: Goal (in the user's words); Constraints; Done; In progress and blocked; \
 Decisions and why; Errors and their fixes; Next step; Facts that must not be lost. Merge an earlier summary into it. \
 Do not mention that you summarise."""
+_AS_TEXT = "Your last tool calls and what they gave, as text; go on from here:"
 STRICTER = "Answer with the summary text only. Tools are not available for this answer."
 
 
@@ -191,7 +193,8 @@ def _prefix_body(session: Session, instruction: str) -> JsonObject:
     """The last request's bytes, what has come since, and the instruction; no marker on what is sent only once."""
     dialect, planned = session.dialect, session.body()[1]
     turns = [*session.turns, dialect.user(instruction)]
-    return dialect.body(session.head, turns, SUMMARY_TOKENS, stream=True, marks=planned.marks)
+    limit = SUMMARY_TOKENS + room(session.head.fields)
+    return dialect.body(session.head, turns, limit, stream=True, marks=planned.marks)
 
 
 def _fresh_body(session: Session, instruction: str, window: int) -> JsonObject:
@@ -201,7 +204,7 @@ def _fresh_body(session: Session, instruction: str, window: int) -> JsonObject:
         session.head.fields["model"], "You summarise conversations.", [], f"{session.shared.name}-sum"
     )
     fields = {name: value for name, value in fields.items() if name != "tools"}
-    said = [f"[{turn.role}]\n{dump(list(turn.items)).decode()}" for turn in session.turns]
+    said = [_said(session, turn) for turn in session.turns]
     most = max(0, window - 2 * SUMMARY_TOKENS) * _SURELY_A_TOKEN
     while len(said) > 1 and sum(map(len, said)) > most:
         said.pop(0)
@@ -220,9 +223,26 @@ def cut(session: Session, budget: int) -> list[Turn]:
             starts.append(start)
     asked = [start for start in starts if turns[start].role == "user"]
     start = min(asked or starts, default=len(turns))
+    if _thinks_in_between(session):
+        kept = [session.dialect.without_thinking(turn) for turn in turns[start:-2]]
+        return [*kept, session.dialect.user("\n\n".join((_AS_TEXT, *(_said(session, turn) for turn in turns[-2:]))))]
     if start == len(turns) and turns and turns[-1].role != "answer":
         start = _whole_pair(turns)  # what is still to be answered must stay, however long it is
     return [session.dialect.without_thinking(turn) for turn in turns[start:]]
+
+
+def _thinks_in_between(session: Session) -> bool:
+    """Whether the model waits for results of calls that it thought about. Such calls may not be sent without their
+    thinking (source: platform documentation, "Extended thinking"), and their thinking not behind another history."""
+    turns = session.turns
+    if len(turns) < 2 or turns[-1].role != "results":
+        return False
+    return session.dialect.without_thinking(turns[-2]) != turns[-2]
+
+
+def _said(session: Session, turn: Turn) -> str:
+    """A turn as text."""
+    return f"[{turn.role}]\n{dump(list(session.dialect.without_thinking(turn).items)).decode()}"
 
 
 def _whole_pair(turns: list[Turn]) -> int:

@@ -11,6 +11,7 @@ from threading import Condition, Event, Thread
 from typing import TypeVar
 
 RELEASE_S = 30.0
+STOP_S = 2.0
 
 T = TypeVar("T")
 
@@ -40,6 +41,11 @@ class Gate:
             self.open = True
             self._changed.notify_all()
 
+    def stop(self) -> None:
+        """Ctrl-C: nobody sends any more, and nobody waits."""
+        self.stopped.set()
+        self.began()
+
     def left(self, number: int) -> None:
         """Agent `number` is done or has failed: the next one leads where nothing has begun yet."""
         with self._changed:
@@ -64,13 +70,15 @@ def fan_out(gate: Gate, run: Callable[[int], T]) -> list[T | BaseException]:
         finally:
             gate.left(number)
 
-    threads = [Thread(target=one, args=(number,), name=f"agent-{number}") for number in range(gate.count)]
+    threads = [Thread(target=one, args=(n,), name=f"agent-{n}", daemon=True) for n in range(gate.count)]
     for thread in threads:
         thread.start()
     try:
         for thread in threads:
             thread.join()
     except KeyboardInterrupt:
-        gate.stopped.set()
+        gate.stop()
+        for thread in threads:  # so that what their streams cost is on the ledger; a silent one is left behind
+            thread.join(STOP_S)
         raise
     return results

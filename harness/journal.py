@@ -11,14 +11,16 @@ A line that a killed process left torn is cut off when the session is resumed; e
 byte, and a turn whose running identity does not come out again is an error, never a different request.
 """
 
+import fcntl
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 import orjson
 
-from harness.errors import JournalDamaged
+from harness.errors import BadSetting, JournalDamaged
 from harness.wire import Turn, chained, head_digest
 from traces.canonical import dump
 from traces.schema import JsonObject
@@ -40,12 +42,14 @@ class State:
 
 
 class Journal:
-    """Appends lines to one file; each is on the disk when the method returns."""
+    """Appends lines to one file; each is on the disk when the method returns. One process at a time writes it.
+
+    Raises `JournalDamaged` where the file cannot be written.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._file: BinaryIO = open(path, "ab", buffering=0, opener=private)  # noqa: SIM115
+        self._file = private(path)
 
     def write(self, kind: str, /, **members: object) -> None:
         """Append one line and wait until the disk has it."""
@@ -61,30 +65,52 @@ class Journal:
 
 
 def append(file: BinaryIO, row: JsonObject) -> None:
-    """One JSON line in one write, on the disk when this returns. Raises `MalformedRow` for what is no JSON."""
-    file.write(dump(row) + b"\n")
-    os.fsync(file.fileno())
+    """One JSON line, on the disk when this returns. Raises `MalformedRow` for what is no JSON."""
+    append_line(file, dump(row) + b"\n")
 
 
-def private(name: str, flags: int) -> int:
-    """Opener: prompts are private, so the owner alone may read them."""
-    return os.open(name, flags, 0o600)
+def append_line(file: BinaryIO, line: bytes) -> None:
+    """A whole line or none: on a full disk the part that went in is cut off again. Raises `JournalDamaged`."""
+    size = os.fstat(file.fileno()).st_size
+    try:
+        written = file.write(line)
+        while written < len(line):
+            written += file.write(line[written:])
+        os.fsync(file.fileno())
+    except OSError as error:
+        with suppress(OSError):
+            os.ftruncate(file.fileno(), size)
+        raise JournalDamaged(f"{file.name}: cannot be written ({error.strerror}); make room and --resume") from None
 
 
-def mend(path: Path) -> None:
-    """Cut off a last line that a killed process left torn."""
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole != len(data):
-        with path.open("r+b") as file:
-            file.truncate(whole)
+def private(path: Path) -> BinaryIO:
+    """The file at `path` for appending, its torn last line cut off, locked against other processes. Prompts are
+    private, so the owner alone may read it. Raises `JournalDamaged`, `BadSetting` where another process has it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
+    except OSError as error:
+        raise BadSetting(f"{path}: cannot be written ({error.strerror}); name another --db") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        whole = whole_lines(path)
+        if whole != path.stat().st_size:
+            os.ftruncate(file.fileno(), whole)
+    except BlockingIOError:
+        file.close()
+        raise BadSetting(f"{path}: another process holds this session; wait for it, or --fork") from None
+    return file
+
+
+def whole_lines(path: Path) -> int:
+    """Bytes up to the end of the last whole line: a killed process leaves a torn one."""
+    return path.read_bytes().rfind(b"\n") + 1
 
 
 def read(path: Path) -> State:
-    """What the journal at `path` says. Raises `JournalDamaged` naming the line."""
+    """What the journal at `path` says; the file stays as it is. Raises `JournalDamaged` naming the line."""
     try:
-        mend(path)
-        lines = path.read_bytes().splitlines()
+        lines = path.read_bytes()[: whole_lines(path)].splitlines()
     except OSError as error:
         raise JournalDamaged(f"{path}: cannot be read ({error.strerror}); name a session that exists") from None
     state = State()

@@ -6,6 +6,7 @@ Rules (lifetimes and prices are data; the constants are Pi 1.6's, see docs/run.m
 * not sent later than half of the time that is then left: a missed window would pay for a rebuild;
 * only if `p * N * (write - read) - N * read` reaches $0.05; p is 1 while a tool runs, 0.15 while the user is away;
 * at most one hour while running and 30 minutes while idle, for one-hour entries twelve times as long while idle;
+* never with a fixed thinking budget: the output limit has to be larger than it, so there is no cheap replay;
 * a ping must read and write nothing; else it is booked as a loss and no more are sent;
 * a saving counts only when a real request hits later.
 
@@ -22,6 +23,7 @@ from typing import Literal, TypeAlias
 from harness.attempt import Answer
 from harness.errors import HarnessError
 from harness.session import Session
+from harness.thinking import budget
 from localmodel.rules.types import REFRESH_AT, Rates
 from traces.schema import JsonObject
 
@@ -180,7 +182,7 @@ class Warmer:
 def entry_of(session: Session) -> Entry | None:
     """What the last request left to be kept alive, `None` where the rules know of nothing."""
     last, shared = session.last, session.shared
-    if last is None or last.started_at is None:
+    if last is None or last.started_at is None or last.request is None or budget(last.request):
         return None
     found = shared.forecast.entry(last, shared.clock.now())
     if found is None:
@@ -196,9 +198,7 @@ def replay(session: Session) -> Answer:
 
 
 def ping_body(body: JsonObject) -> JsonObject:
-    """`max_tokens` 0 where the API takes it, else 1: not with a thinking budget, a format, or a forced tool."""
-    thinking = body.get("thinking")
+    """`max_tokens` 0 where the API takes it, else 1: not with a format or a forced tool."""
     forced = isinstance(body.get("tool_choice"), dict) and body["tool_choice"].get("type") in ("any", "tool")
-    budget = isinstance(thinking, dict) and thinking.get("type") == "enabled"
-    least = 1 if forced or budget or (body.get("output_config") or {}).get("format") else 0
+    least = 1 if forced or (body.get("output_config") or {}).get("format") else 0
     return {**body, "max_tokens": least, "stream": False}

@@ -4,21 +4,26 @@ A row is on the disk before its answer is used. `sink` (the store, passed in by 
 may be behind after a crash and is filled again from the file when the session is opened.
 """
 
-import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from io import BytesIO
 from pathlib import Path
 from threading import Lock
 from typing import TypeAlias
 
 from harness.errors import BudgetSpent
-from harness.journal import mend, private
+from harness.journal import append_line, private
 from traces import io
+from traces.errors import UnreadableInput
 from traces.schema import Call
 
 Price: TypeAlias = Callable[[Call], Decimal | None]
 """What a call cost in US dollars; `None` where that is not known, never 0 for it."""
+
+MOST_UNKNOWN = 3
+"""Answers whose price is unknown before a budget counts as one that cannot be kept: unknown is not zero."""
 
 Sink: TypeAlias = Callable[[Call], None]
 
@@ -49,20 +54,19 @@ class Ledger:
         self._lock = Lock()
         self.rows: list[Row] = []
         self.tool_s = 0.0
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if path.exists() and path.stat().st_size:
-            mend(path)
-        if path.exists() and path.stat().st_size:
-            for call in io.read(path):
-                self._keep(call)
-        self._file = open(path, "ab", buffering=0, opener=private)  # noqa: SIM115
+        self._file = private(path)
+        if path.stat().st_size:
+            with suppress(UnreadableInput):  # rows that cannot be read are lost; a resumed session says so
+                for call in io.read(path):
+                    self._keep(call)
 
     def add(self, call: Call) -> Row:
         """Write one attempt under the next number, on the disk when this returns."""
         with self._lock:
             call = replace(call, seq=len(self.rows) + 1)
-            io.write([call], self._file)
-            os.fsync(self._file.fileno())
+            line = BytesIO()
+            io.write([call], line)
+            append_line(self._file, line.getvalue())
             return self._keep(call)
 
     def _keep(self, call: Call) -> Row:
@@ -79,8 +83,13 @@ class Ledger:
 
     def check_budget(self) -> None:
         """Raises `BudgetSpent` where nothing more may be sent."""
-        if self._budget is not None and self.spent >= self._budget:
+        if self._budget is None:
+            return
+        if self.spent >= self._budget:
             raise BudgetSpent(f"spent {self.spent:.4f} USD of {self._budget} USD; raise --budget to go on")
+        unknown = sum(row.usd is None and row.call.response is not None for row in self.rows)
+        if unknown >= MOST_UNKNOWN:
+            raise BudgetSpent(f"{unknown} answers came without usage, so --budget {self._budget} cannot be kept")
 
     def find(self, name: str) -> Row | None:
         """The row of the attempt with this id."""

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.clock import Clock
@@ -13,7 +13,7 @@ from harness.keepalive import Warmer
 from harness.session import Session
 from harness.tools.base import Tool, schema
 from harness.tools.toolbox import Toolbox
-from harness.wire import Result, ToolCall, ToolSpec
+from harness.wire import Result, ToolCall, ToolSpec, sound
 
 _TOO_LONG = re.compile(r"prompt is too long: \d+ tokens > (\d+)")
 MOST_ROUNDS = 200
@@ -32,7 +32,6 @@ class Agent:
     warmer: Warmer | None = None
     stagger: bool = True
     text: Callable[[str], None] | None = None
-    _news: str = ""
 
     @property
     def clock(self) -> Clock:
@@ -45,21 +44,33 @@ class Agent:
         Ctrl-C leaves a history that can be continued: calls that did not run get a result that says so.
         """
         self.session.close_calls()
-        text, self._news = self._news + text, ""
-        self.session.append(self.session.dialect.user(text))
+        self.session.append(self.session.dialect.user(self._told() + sound(text)))
         return self.work()
 
     def add_tools(self, tools: list[Tool]) -> None:
-        """Tools that come during the session. Only in the mode `eager` does the request's list grow, and it costs."""
-        names = self.tools.add(tools)
-        if not names:
-            return
-        session = self.session
-        if self.tools.mode != "fixed":
+        """Tools that come during the session. Only in the mode `eager` the head changes, and that costs the prefix."""
+        names, session = self.tools.add(tools), self.session
+        if names and self.tools.mode == "eager":
             fields = session.dialect.head(session.head.fields["model"], "", self.tools.specs(), session.shared.name)
             session.change_tools({**session.head.fields, "tools": fields["tools"]}, f"new tools: {', '.join(names)}")
-        if self.tools.mode != "eager":
-            self._news = f"(Further tools can be searched for now: {', '.join(names)}.)\n\n"
+
+    def _defer_new(self) -> None:
+        """Mode `native`: deferred tools that are not in the request yet; they stand outside the prefix and are only
+        added, since the conversation may refer to those that a server took back."""
+        if self.tools.mode != "native":
+            return
+        session, listed = self.session, self.session.head.fields["tools"]
+        known = {tool["name"] for tool in listed}
+        new = [spec for spec in self.tools.deferred() if spec.name not in known]
+        if new:
+            added = session.dialect.head("", "", new, "")["tools"]
+            why = f"deferred: {', '.join(spec.name for spec in new)}"
+            session.change_tools({**session.head.fields, "tools": [*listed, *added]}, why)
+
+    def _told(self) -> str:
+        """What is new, in front of what the user says."""
+        names, self.tools.news = self.tools.news, []
+        return f"(Further tools can be searched for now: {', '.join(names)}.)\n\n" if names else ""
 
     def work(self, common: tuple[int, ...] = ()) -> str:
         """Go on with the conversation as it is. Raises `HarnessError`."""
@@ -68,6 +79,7 @@ class Agent:
                 self.compactor.before(self.session)
             if self.warmer is not None:
                 self.warmer.pause()
+            self._defer_new()
             self._ask(common)
             common = ()
             if self.warmer is not None:
@@ -112,6 +124,7 @@ class Agent:
             result = self._delegate(call, results)
         else:
             result = self.tools.call(call)
+        result = replace(result, text=sound(result.text))
         seconds = (self.clock.now() - start).total_seconds()
         self.session.shared.ledger.tool_s += seconds
         self.session.finish(result, seconds)

@@ -7,7 +7,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from threading import Lock
@@ -18,7 +18,7 @@ from harness.breakpoints import Forecast
 from harness.clock import Clock, SystemClock
 from harness.compaction import Compactor
 from harness.errors import BadSetting
-from harness.journal import read
+from harness.journal import State, read
 from harness.keepalive import BasePrice, Warmer
 from harness.keepalive import Mode as KeepAlive
 from harness.ledger import Ledger, Price, Sink
@@ -29,16 +29,19 @@ from harness.providers.sdk import SdkProvider
 from harness.providers.targets import target
 from harness.session import Session, Shared, begin, fork, resume
 from harness.spill import Spill
+from harness.thinking import room, thinking
 from harness.tools.base import Tool
 from harness.tools.files import file_tools
 from harness.tools.permissions import Ask, permissions
 from harness.tools.shell import shell_tool
 from harness.tools.toolbox import Mode, Toolbox, check_mode, read_output_tool
-from harness.wire import Dialect
+from harness.wire import Dialect, offered
 from localmodel.rules.step import DatedRules
 from traces.schema import JsonObject, Ttl
 
 WINDOW = 200_000
+ANSWER_TOKENS = 8_192
+SHOWN_CHARS = 2_000
 SETTINGS = "cachewright.toml"
 _ASKING = Lock()  # sub-agents may want consent at the same time
 
@@ -53,7 +56,10 @@ class Options:
     target: str = "anthropic"
     resume: str | None = None
     fork: str | None = None
-    tools: Mode = "fixed"
+    tools: Mode | None = None
+    """`None`: as the stored session has it, `fixed` for a new one."""
+
+    thinking: str | None = None
     codemode: bool = False
     keepalive: KeepAlive = "off"
     budget: Decimal | None = None
@@ -96,10 +102,6 @@ class Opened:
 
     def close(self) -> None:
         """End keep-alive, tool servers and files."""
-        if self.agent.warmer is not None:
-            self.agent.warmer.pause()
-        self.agent.session.journal.close()
-        self.ledger.close()
         self._closing.close()
 
     def __enter__(self) -> "Opened":
@@ -113,48 +115,87 @@ def open_run(options: Options, wiring: Wiring) -> Opened:
     """Begin, resume or fork a session. Raises `HarnessError` before anything is sent."""
     goal = target(options.target)
     dialect = wiring.dialect or goal.dialect
+    source = options.resume or options.fork
+    stored = None if source is None else _stored(options, source)
+    if stored is not None:
+        options = _as_held(options, stored, dialect)
+    mode = options.tools or "fixed"
+    parameters = _parameters(options, dialect, stored)
     provider = wiring.provider or SdkProvider(goal)
-    check_mode(options.tools, dialect.api, provider.name, provider.host, options.model)
+    check_mode(mode, dialect.api, provider.name, provider.host, options.model)
     name = options.resume or uuid4().hex[:12]
     folder = options.home / "sessions" / name
-    if options.resume and not (folder / "main.jsonl").is_file():
-        raise BadSetting(f"--resume {name}: no such session in {options.home / 'sessions'}")
     settings = read_settings(options.root)
-    ledger = Ledger(folder / "ledger.jsonl", wiring.price, wiring.sink, budget=options.budget)
-    shared = Shared(
-        folder, name, provider, dialect, ledger, Forecast(wiring.rules), wiring.clock, emit=wiring.emit,
-        ttl=options.ttl, breakpoints=options.breakpoints,
-    )  # fmt: skip
     with ExitStack() as stack:
-        tools = _tools(options, wiring, folder, settings, stack)
-        session = _session(options, shared, tools)
+        ledger = Ledger(folder / "ledger.jsonl", wiring.price, wiring.sink, budget=options.budget)
+        stack.callback(ledger.close)
+        shared = Shared(
+            folder, name, provider, dialect, ledger, Forecast(wiring.rules), wiring.clock, emit=wiring.emit,
+            max_tokens=ANSWER_TOKENS + room(parameters), ttl=options.ttl, breakpoints=options.breakpoints,
+        )  # fmt: skip
+        tools = _tools(options, mode, wiring, folder, settings, stack)
+        session = _session(options, mode, shared, tools, parameters)
+        stack.callback(session.journal.close)
         how = options.compact_how
         compactor = Compactor(options.window, "fresh" if how == "fresh" else "prefix" if how == "prefix" else None)
         warmer = Warmer(options.keepalive, wiring.base)
+        stack.callback(warmer.pause)
         agent = Agent(session, tools, compactor, warmer, options.stagger, wiring.text)
         return Opened(agent, ledger, shared, stack.pop_all())
 
 
-def _session(options: Options, shared: Shared, tools: Toolbox) -> Session:
+def _stored(options: Options, name: str) -> State:
+    """The journal of a session that is to be continued. Raises `BadSetting`, `JournalDamaged`."""
+    option = "--resume" if options.resume else "--fork"
+    place = options.home / "sessions"
+    if "/" in name or name.startswith(".") or not (place / name / "main.jsonl").is_file():
+        raise BadSetting(f"{option} {name}: no such session in {place}")
+    return read(place / name / "main.jsonl")
+
+
+def _as_held(options: Options, stored: State, dialect: Dialect) -> Options:
+    """The options of a stored session: all that stands in its head is as it was. Raises `BadSetting` for other ones."""
+    fields, head = stored.fields, stored.head
+    again = "it is part of the prefix, so begin a new session for that"
+    if fields.get("model") != options.model:
+        raise BadSetting(f"--model {options.model}: the session was held with {fields.get('model')}; {again}")
+    held_at = head.get("target")
+    if isinstance(held_at, str) and target(held_at).dialect != dialect:
+        raise BadSetting(f"--target {options.target}: the session was held with {held_at}, another API; {again}")
+    if options.tools not in (None, head.get("tools")):
+        raise BadSetting(f"--tools {options.tools}: the session was held with {head.get('tools')}; {again}")
+    if options.codemode and "run_code" not in offered(fields):
+        raise BadSetting(f"--codemode: the session was held without; {again}")
+    return replace(options, tools=head.get("tools"), codemode="run_code" in offered(fields))
+
+
+def _parameters(options: Options, dialect: Dialect, stored: State | None) -> JsonObject:
+    """Members of the head besides those of the dialect. Raises `BadSetting` where a stored session has others."""
+    asked = {} if options.thinking is None else {"thinking": thinking(options.thinking, dialect.api)}
+    if stored is None:
+        return asked
+    held = {"thinking": stored.fields["thinking"]} if "thinking" in stored.fields else {}
+    if asked and asked != held:
+        was = held["thinking"] if held else "no thinking"
+        raise BadSetting(
+            f"--thinking {options.thinking}: the session was held with {was}; a change would cost its cached messages"
+        )
+    return held
+
+
+def _session(options: Options, mode: Mode, shared: Shared, tools: Toolbox, parameters: JsonObject) -> Session:
+    if not (options.resume or options.fork):
+        text = system_text(options.root, options.salt)
+        fields = shared.dialect.head(options.model, text, tools.specs(), shared.name)
+        return begin(shared, {**fields, **parameters}, target=options.target, tools=mode)
     if options.resume:
         session = resume(shared)
-        _same_model(options, session.head.fields)
-        return session
-    if options.fork:
-        source = options.home / "sessions" / options.fork / "main.jsonl"
-        _same_model(options, read(source).fields)
-        return fork(source, shared)
-    text = system_text(options.root, options.salt)
-    fields = shared.dialect.head(options.model, text, tools.specs(), shared.name)
-    return begin(shared, fields, target=options.target, tools=options.tools)
-
-
-def _same_model(options: Options, fields: JsonObject) -> None:
-    if fields.get("model") != options.model:
-        raise BadSetting(
-            f"--model {options.model}: the session was held with {fields.get('model')}; another model shares no cache "
-            "with it, so begin a new session"
-        )
+    else:
+        session = fork(options.home / "sessions" / str(options.fork) / "main.jsonl", shared)
+    gone = sorted(offered(session.head.fields) - tools.known())
+    if gone:
+        shared.emit("remark", text=f"the session offers tools that are not there now: {', '.join(gone)}")
+    return session
 
 
 def read_settings(root: Path) -> JsonObject:
@@ -172,16 +213,18 @@ def read_settings(root: Path) -> JsonObject:
     return found
 
 
-def _tools(options: Options, wiring: Wiring, folder: Path, settings: JsonObject, stack: ExitStack) -> Toolbox:
+def _tools(
+    options: Options, mode: Mode, wiring: Wiring, folder: Path, settings: JsonObject, stack: ExitStack
+) -> Toolbox:
     spill = Spill(folder / "spill")
     builtin = [*file_tools(options.root), shell_tool(options.root), read_output_tool(spill), delegate_tool()]
-    others: list[Tool] = []
+    gate = permissions(settings.get("permissions", {}), wiring.ask)
+    box = Toolbox(_named(builtin), {}, mode, gate, spill)
     if settings.get("mcp"):
         from harness.tools.mcp import servers
 
-        others = servers(settings["mcp"], folder, stack, wiring.emit)
-    gate = permissions(settings.get("permissions", {}), wiring.ask)
-    box = Toolbox(_named(builtin), _named(others), options.tools, gate, spill)
+        servers(settings["mcp"], folder, stack, wiring.emit, box.relist)
+        box.news.clear()
     if options.codemode:
         from harness.codemode import code_tool
 
@@ -193,9 +236,15 @@ def _named(tools: list[Tool]) -> dict[str, Tool]:
     return {tool.name: tool for tool in tools}
 
 
+def _whole(value: object) -> str:
+    """A value for people who decide about it: nothing acts on the terminal, and what is left out is said."""
+    text = str(value)
+    return repr(text) if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]!r} and {len(text) - SHOWN_CHARS} more"
+
+
 def terminal_ask(name: str, arguments: JsonObject) -> bool:
     """Ask the person at the terminal."""
-    shown = ", ".join(f"{key}={str(value)[:200]!r}" for key, value in arguments.items())
+    shown = ", ".join(f"{key}={_whole(value)}" for key, value in arguments.items())
     with _ASKING:
         sys.stderr.write(f"allow {name}({shown})? [y/N] ")
         sys.stderr.flush()

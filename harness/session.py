@@ -16,7 +16,7 @@ from harness.errors import BadSetting, HeadChanged, JournalDamaged
 from harness.journal import SCHEMA, Journal, State, read
 from harness.ledger import Ledger
 from harness.providers.base import Provider
-from harness.wire import Dialect, Head, Result, ToolCall, Turn, chained, head_digest
+from harness.wire import Dialect, Head, Result, ToolCall, Turn, chained, head_digest, sound
 from traces.canonical import dump
 from traces.schema import Call, JsonObject, Kind, Ttl, Usage
 
@@ -69,6 +69,7 @@ class Session:
 
     def append(self, turn: Turn) -> None:
         """Add a turn at the end: in the journal first."""
+        turn = Turn(turn.role, tuple(sound(list(turn.items))))
         chain = chained([turn], self.chain)
         self.journal.turn(turn, chain)
         self.chain = chain
@@ -253,5 +254,5 @@ def _take_paid_answer(session: Session, state: State) -> None:
         return
     if row.call.agent != session.agent:
         return
-    if session.dialect.stop(row.call.response) != "other":
+    if session.dialect.flaw(row.call.response) is None:
         session.append(session.dialect.answer(row.call.response))

@@ -8,7 +8,9 @@ send time, and moving one changes no content.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
+
+import orjson
 
 from traces.canonical import dump
 from traces.schema import JsonObject, Ttl
@@ -17,6 +19,8 @@ Role: TypeAlias = Literal["user", "answer", "results"]
 Stop: TypeAlias = Literal["end", "tools", "length", "other"]
 Marks: TypeAlias = Mapping[str, Ttl]
 """JSON pointer of a block in the body -> lifetime its marker asks for."""
+
+ENDED_EARLY = "the stream ended before the answer was complete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,35 @@ def head_digest(fields: JsonObject) -> str:
     return sha256(dump(fields)).hexdigest()
 
 
+def sound(value: Any) -> Any:
+    """`value` as every JSON reader understands it, itself where it is so already.
+
+    Half a surrogate pair (file names, a model's cut escape) becomes U+FFFD and an integer beyond 64 bits a float: else
+    providers refuse the request, and a stored turn would not come out as it was sent.
+    """
+    try:
+        orjson.dumps(value)
+    except (TypeError, orjson.JSONEncodeError):
+        return _sound(value)
+    return value
+
+
+def _sound(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, int) and value.bit_length() > 63:
+        return float(value) if value.bit_length() < 1000 else 0.0
+    if isinstance(value, dict):
+        return {_sound(name): _sound(each) for name, each in value.items()}
+    return [_sound(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def offered(fields: JsonObject) -> set[str]:
+    """Names of the tools in a head, whatever its dialect."""
+    tools = fields.get("tools") or []
+    return {str(tool.get("name") or (tool.get("function") or {}).get("name")) for tool in tools}
+
+
 def chained(turns: Iterable[Turn], start: str = "") -> str:
     """Running identity of a conversation: equal only where every byte of every item is."""
     for turn in turns:
@@ -131,6 +164,10 @@ class Dialect(Protocol):
 
     def stop(self, response: JsonObject) -> Stop:
         """Why the model stopped."""
+        ...
+
+    def flaw(self, response: JsonObject) -> str | None:
+        """Why a response is no complete answer: a stream that ended early, or a failure that it reports itself."""
         ...
 
     def without_thinking(self, turn: Turn) -> Turn:

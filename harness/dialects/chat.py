@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from harness.wire import Head, Marks, Result, Stop, ToolCall, ToolSpec, Turn
+from harness.wire import ENDED_EARLY, Head, Marks, Result, Stop, ToolCall, ToolSpec, Turn
 from traces.schema import JsonObject
 
 _STOPS: dict[str, Stop] = {"stop": "end", "tool_calls": "tools", "length": "length"}
@@ -56,6 +56,11 @@ class Chat:
         """See `Dialect`."""
         choices = response.get("choices") or [{}]
         return _STOPS.get(choices[0].get("finish_reason") or "", "other")
+
+    def flaw(self, response: JsonObject) -> str | None:
+        """See `Dialect`."""
+        choices = response.get("choices") or [{}]
+        return None if choices[0].get("finish_reason") else ENDED_EARLY
 
     def without_thinking(self, turn: Turn) -> Turn:
         """Reasoning is plain text here and bound to nothing."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from harness.wire import Head, Marks, Result, Stop, ToolCall, ToolSpec, Turn
+from harness.wire import ENDED_EARLY, Head, Marks, Result, Stop, ToolCall, ToolSpec, Turn
 from traces.schema import JsonObject
 from traces.wire.usage import merge_stream
 
@@ -52,6 +52,10 @@ class Messages:
     def stop(self, response: JsonObject) -> Stop:
         """See `Dialect`."""
         return _STOPS.get(response.get("stop_reason") or "", "other")
+
+    def flaw(self, response: JsonObject) -> str | None:
+        """See `Dialect`."""
+        return None if response.get("stop_reason") else ENDED_EARLY
 
     def without_thinking(self, turn: Turn) -> Turn:
         """Thinking blocks are bound to the conversation in front of them; behind another one they are refused."""

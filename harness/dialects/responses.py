@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from harness.dialects.chat import plain, tool_call
-from harness.wire import Head, Marks, Result, Stop, ToolCall, ToolSpec, Turn
+from harness.wire import ENDED_EARLY, Head, Marks, Result, Stop, ToolCall, ToolSpec, Turn
 from traces.schema import JsonObject
 
 
@@ -50,9 +50,16 @@ class Responses:
             return "tools"
         return "end" if response.get("status") == "completed" else "other"
 
+    def flaw(self, response: JsonObject) -> str | None:
+        """See `Dialect`."""
+        if response.get("status") == "failed":
+            error = response.get("error") or {}
+            return f"the provider gave up: {error.get('message') or error.get('code') or 'no reason given'}"
+        return None if response.get("status") in ("completed", "incomplete") else ENDED_EARLY
+
     def without_thinking(self, turn: Turn) -> Turn:
-        """Reasoning items belong to the turn that they were made in."""
-        return Turn(turn.role, tuple(item for item in turn.items if item.get("type") != "reasoning"))
+        """Itself: reasoning is bound to no history, and the API refuses a call without the reasoning it came with."""
+        return turn
 
     def body(self, head: Head, turns: list[Turn], max_tokens: int, *, stream: bool, marks: Marks) -> JsonObject:
         """See `Dialect`; caching is automatic, so `marks` are not used."""

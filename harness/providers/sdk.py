@@ -47,6 +47,8 @@ class SdkProvider:
             raise _failed(error) from None
         except self._transport_errors as error:  # a stream that breaks off is reported by the layer below
             raise ProviderFailed(f"{self.host}: the connection broke off ({type(error).__name__})") from None
+        except ValueError as error:  # an event that is no JSON
+            raise ProviderFailed(f"{self.host}: sent what is no JSON ({error})") from None
 
     def whole(self, body: bytes) -> JsonObject:
         """See `Provider`."""
@@ -54,7 +56,10 @@ class SdkProvider:
             found = self._post(body, stream=False)
         except self._sdk.APIError as error:
             raise _failed(error) from None
-        assert isinstance(found, dict)
+        except ValueError as error:
+            raise ProviderFailed(f"{self.host}: sent what is no JSON ({error})") from None
+        if not isinstance(found, dict):
+            raise ProviderFailed(f"{self.host}: sent {type(found).__name__} instead of a JSON object")
         return found
 
     def _post(self, body: bytes, *, stream: bool) -> Any:
@@ -102,6 +107,7 @@ def _failed(error: Any) -> ProviderFailed:
 def _retry_after(error: Any) -> float | None:
     response = getattr(error, "response", None)
     try:
-        return float(response.headers["retry-after"]) if response is not None else None
+        seconds = float(response.headers["retry-after"]) if response is not None else 0.0
     except (KeyError, ValueError):
         return None
+    return seconds if seconds > 0 else None  # neither "nan" nor what is over already

@@ -18,13 +18,14 @@ Run: TypeAlias = Callable[[JsonObject], str]
 class Tool:
     """One tool. `run` takes checked arguments and raises `ToolFailed` with words for the model.
 
-    `whole`: its output is never spilled (it reads spilled output itself).
+    `whole`: its output is never spilled (it reads spilled output itself). `source`: the server that it comes from.
     """
 
     spec: ToolSpec
     risk: Risk
     run: Run
     whole: bool = False
+    source: str = ""
 
     @property
     def name(self) -> str:

@@ -1,6 +1,9 @@
 """Built-in tools on files: read, write, edit, search. Paths count from the working folder and stay inside it."""
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,14 +15,15 @@ from traces.schema import JsonObject
 MOST_LINES = 2_000
 MOST_CHARS = 40_000
 MOST_MATCHES = 200
-LARGEST_SEARCHED = 2 * 2**20
+LARGEST_READ = 64 * 2**20
+SEARCH_S = 20
 _SKIPPED = {".git", "node_modules", "__pycache__", ".venv", ".mypy_cache", ".ruff_cache"}
 _LINE_CHARS = 300
 
 
-def file_tools(root: Path) -> list[Tool]:
+def file_tools(root: Path, search_s: float = SEARCH_S) -> list[Tool]:
     """The four tools on files below `root`."""
-    files = _Files(root.resolve())
+    files = _Files(root.resolve(), search_s)
     return [
         Tool(
             ToolSpec(
@@ -80,19 +84,31 @@ def _within(lines: list[str], most: int) -> list[str]:
 class _Files:
     """Tools on files below one folder."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, search_s: float) -> None:
+        self.root, self.search_s = root, search_s
 
     def place(self, text: str) -> Path:
         """The file meant, inside the working folder. Raises `ToolFailed`."""
-        path = (self.root / text).resolve()
+        try:
+            path = (self.root / text).resolve()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ToolFailed(f"{text!r}: is no path ({error})") from None
         if not path.is_relative_to(self.root):
             raise ToolFailed(f"{text}: is outside the working folder; paths are relative to it")
         return path
 
-    def text(self, name: str) -> str:
+    def regular(self, name: str) -> Path:
+        """The same; what is there must be a file: a pipe or a device would never end. Raises `ToolFailed`."""
         path = self.place(name)
+        if path.exists() and not path.is_file():
+            raise ToolFailed(f"{name}: is {'a folder' if path.is_dir() else 'no regular file'}")
+        return path
+
+    def text(self, name: str) -> str:
+        path = self.regular(name)
         try:
+            if path.stat().st_size > LARGEST_READ:
+                raise ToolFailed(f"{name}: is larger than {LARGEST_READ >> 20} MiB; use shell")
             return path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             raise ToolFailed(f"{name}: is no UTF-8 text") from None
@@ -100,7 +116,7 @@ class _Files:
             raise ToolFailed(f"{name}: {(error.strerror or 'cannot be read').lower()}") from None
 
     def read(self, arguments: JsonObject) -> str:
-        lines = self.text(arguments["path"]).splitlines()
+        lines = self.text(arguments["path"]).removesuffix("\n").split("\n")
         start = max(1, arguments.get("offset", 1))
         limit = min(arguments.get("limit", MOST_LINES), MOST_LINES)
         chosen = _within(lines[start - 1 : start - 1 + limit], MOST_CHARS)
@@ -110,7 +126,7 @@ class _Files:
         return (out[: 2 * MOST_CHARS] or "(empty)") + more
 
     def write(self, arguments: JsonObject) -> str:
-        path = self.place(arguments["path"])
+        path = self.regular(arguments["path"])
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(arguments["content"], encoding="utf-8")
@@ -134,13 +150,11 @@ class _Files:
             pattern = re.compile(arguments["pattern"])
         except re.error as error:
             raise ToolFailed(f"pattern: {error}") from None
-        start = self.place(arguments.get("path", "."))
-        found: list[str] = []
-        for path in self._below(start, arguments.get("glob", "*")):
-            name = path.relative_to(self.root)
-            found += [f"{name}"] if not pattern.pattern else self._matches(path, f"{name}", pattern)
-            if len(found) >= MOST_MATCHES:
-                return "\n".join(found[:MOST_MATCHES]) + f"\n… cut at {MOST_MATCHES}; search more narrowly"
+        files = self._below(self.place(arguments.get("path", ".")), arguments.get("glob", "*"))
+        named = [(f"{path.relative_to(self.root)}", path) for path in files]
+        found = self._matches(named, pattern.pattern) if pattern.pattern else [name for name, _ in named]
+        if len(found) > MOST_MATCHES:
+            return "\n".join(found[:MOST_MATCHES]) + f"\n… cut at {MOST_MATCHES}; search more narrowly"
         return "\n".join(found) or "nothing found"
 
     def _below(self, start: Path, glob: str) -> Iterator[Path]:
@@ -148,16 +162,22 @@ class _Files:
             yield start
             return
         for path in sorted(start.rglob(glob)):
-            inside = path.relative_to(self.root).parts
-            if path.is_file() and not path.is_symlink() and not _SKIPPED & set(inside):
+            real = path.resolve()  # a glob may hold "..", and lead through a link
+            inside = real == path and path.is_relative_to(self.root) and path.is_file()
+            if inside and not _SKIPPED & set(path.relative_to(self.root).parts):
                 yield path
 
-    def _matches(self, path: Path, name: str, pattern: "re.Pattern[str]") -> list[str]:
-        if path.stat().st_size > LARGEST_SEARCHED:
-            return [f"{name}: larger than {LARGEST_SEARCHED >> 20} MiB, not searched"]
+    def _matches(self, files: list[tuple[str, Path]], pattern: str) -> list[str]:
+        asked = {
+            "pattern": pattern, "files": [(name, str(path)) for name, path in files], "most": MOST_MATCHES,
+            "chars": _LINE_CHARS,
+        }  # fmt: skip
+        command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("searching.py"))]
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (UnicodeDecodeError, OSError):
-            return []
-        hits = ((number, line) for number, line in enumerate(lines, 1) if pattern.search(line))
-        return [f"{name}:{number}: {line[:_LINE_CHARS]}" for number, line in hits]
+            done = subprocess.run(
+                command, input=json.dumps(asked).encode(), capture_output=True, timeout=self.search_s, check=True
+            )
+        except subprocess.TimeoutExpired:
+            raise ToolFailed(f"took more than {self.search_s} s; use a simpler pattern or fewer files") from None
+        found: list[str] = json.loads(done.stdout)
+        return found

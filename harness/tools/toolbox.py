@@ -5,12 +5,16 @@
             result refers to them (Messages API, models that have it); a placeholder engages this from request 1
     eager   everything up front, sorted by name; a tool that comes late changes the head and costs the whole prefix
 
+When a server changes its list (`relist`), what can be found and called changes with it, and what a request says of its
+tools does not: it was frozen when the session began. Only deferred tools, which are no part of the prefix, are added.
+
 Whatever way a call comes (directly, through `call_tool`, from a script), it passes the same checks and permissions.
 """
 
 import difflib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any, Literal, TypeAlias
 
 import orjson
@@ -49,13 +53,19 @@ def check_mode(mode: Mode, api: str, provider: str, host: str, model: str) -> No
 
 @dataclass(slots=True)
 class Toolbox:
-    """`builtin` tools are always offered; `others` (MCP servers) as `mode` says."""
+    """`builtin` tools are always offered; `others` (MCP servers) as `mode` says.
+
+    `others` is never changed in place: servers speak up in the middle of a search. `news`: names that the model has
+    not been told of.
+    """
 
     builtin: dict[str, Tool]
     others: dict[str, Tool]
     mode: Mode
     permissions: Permissions
     spill: Spill
+    news: list[str] = field(default_factory=list)
+    _lock: Lock = field(default_factory=Lock)
 
     def specs(self) -> list[ToolSpec]:
         """Tools for the head of a request."""
@@ -68,14 +78,33 @@ class Toolbox:
             offered += [tool.spec for tool in self.others.values()]
         offered.sort(key=lambda spec: spec.name)
         if self.mode == "native":  # behind all others: these may grow without touching the prefix
-            offered += [PLACEHOLDER, *(_deferred(self.others[name].spec) for name in sorted(self.others))]
+            offered += [PLACEHOLDER, *self.deferred()]
         return offered
 
+    def deferred(self) -> list[ToolSpec]:
+        """All other tools as deferred ones, sorted."""
+        others = self.others
+        return [replace(others[name].spec, deferred=True) for name in sorted(others)]
+
+    def relist(self, source: str, tools: Iterable[Tool]) -> list[str]:
+        """`tools` are all that a server has now. Names of those that are new."""
+        with self._lock:
+            kept = {name: tool for name, tool in self.others.items() if tool.source != source}
+            found = {tool.name: tool for tool in tools}
+            new = sorted(found.keys() - self.others.keys())
+            self.others = {**kept, **found}
+            if self.mode != "eager":
+                self.news += new
+        return new
+
     def add(self, tools: Iterable[Tool]) -> list[str]:
-        """Tools that come during the session; only the search index knows them in the mode `fixed`."""
-        new = [tool for tool in tools if tool.name not in self.others]
-        self.others.update({tool.name: tool for tool in new})
-        return [tool.name for tool in new]
+        """Tools that come during the session besides those that are there."""
+        with self._lock:
+            new = {tool.name: tool for tool in tools if tool.name not in self.others}
+            self.others = {**self.others, **new}
+            if self.mode != "eager":
+                self.news += new
+        return list(new)
 
     def call(self, call: ToolCall) -> Result:
         """Run one call of the model. Failures are results too."""
@@ -100,6 +129,10 @@ class Toolbox:
             raise ToolFailed(refusal)
         text = guarded(tool.run, arguments)
         return text if whole or tool.whole else self.spill.fit(text, f"output of {name}")
+
+    def known(self) -> set[str]:
+        """Names that a request may offer now."""
+        return {*self.builtin, *self.others, SEARCH, CALL, PLACEHOLDER.name}
 
     def tool(self, name: str) -> Tool:
         """The tool of that name. Raises `ToolFailed` that names the nearest ones, with their schemas."""
@@ -159,10 +192,6 @@ def _parsed(value: Any) -> JsonObject:
     if not isinstance(value, dict):
         raise ToolFailed('arguments must be an object: {"name": …, "arguments": {…}}')
     return value
-
-
-def _deferred(spec: ToolSpec) -> ToolSpec:
-    return ToolSpec(spec.name, spec.description, spec.schema, True)
 
 
 def _search_spec(mode: Mode) -> ToolSpec:

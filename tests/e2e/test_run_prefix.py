@@ -131,9 +131,14 @@ def no_tools_now(fields: Json, number: int) -> Json:
     return {**fields, "tool_choice": {"type": "none"}} if number == 2 else fields
 
 
+def rethinking(fields: Json, number: int) -> Json:
+    return {**fields, "thinking": {"type": "adaptive"}} if number == 2 else fields
+
+
 @pytest.mark.parametrize(
     ("change", "cause", "detail"),
     [
+        (rethinking, "parameter_changed", None),
         (unsorted, "tools_changed", "reordered"),
         (dated, "system_changed", "date_or_clock"),
         (no_tools_now, "parameter_changed", None),

@@ -1,7 +1,7 @@
 """The harness for tests: sessions against the local server of `serving`, with everything it says kept."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,12 +10,15 @@ from typing import Any
 
 from auditor.audit import audit
 from auditor.records import Audit
+from harness.dialects.messages import Messages
 from harness.opening import Opened, Options, Wiring, open_run
+from harness.scripted import Reply, Scripted
 from harness.session import Shared
 from harness.tools.base import Tool, schema
 from harness.wire import ToolSpec
 from localmodel.rules.load import load
 from traces import io
+from traces.schema import JsonObject
 
 MODEL = "claude-opus-5"
 ALL = '[permissions]\nread = "allow"\nwrite = "allow"\nrun = "allow"\n'
@@ -64,6 +67,24 @@ def opened(made: Options, heard: Heard | None = None, **wiring: Any) -> Iterator
     rules = wiring.pop("rules", None) or load("anthropic")
     with open_run(made, Wiring(rules=rules, emit=heard or Heard(), **wiring)) as run:
         yield run
+
+
+def looking(body: JsonObject) -> list[JsonObject]:
+    """A model that calls two tools after each thing a user says, then answers."""
+    last = body["messages"][-1]["content"][-1]
+    if last["type"] == "tool_result":
+        return [{"type": "text", "text": "Done."}]
+    number = len(body["messages"])
+    calls = [{"type": "tool_use", "id": f"t{number}{n}", "name": "search", "input": {"pattern": ""}} for n in "ab"]
+    return [{"type": "text", "text": "Looking."}, *calls]
+
+
+def scripted(folder: Path, reply: Reply = looking, **rest: Any) -> tuple[AbstractContextManager[Opened], Scripted]:
+    """A session with a scripted provider on a clock that is moved by hand."""
+    clock = ManualClock()
+    provider = Scripted(load("anthropic"), clock, reply)
+    made = options(folder, "http://127.0.0.1:1", **rest)
+    return opened(made, provider=provider, dialect=Messages(), clock=clock), provider
 
 
 def rules_like(server: Any) -> Any:

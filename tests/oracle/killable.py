@@ -8,7 +8,6 @@ from datetime import datetime
 from pathlib import Path
 
 import agents
-import test_crash  # type: ignore[import-not-found]
 
 from harness.dialects.messages import Messages
 from harness.scripted import Scripted
@@ -28,7 +27,7 @@ class Deadly(agents.ManualClock):
 
 if __name__ == "__main__":
     clock = Deadly(left=int(sys.argv[2]))
-    provider = Scripted(load("anthropic"), clock, test_crash.reply)
+    provider = Scripted(load("anthropic"), clock, agents.looking)
     made = agents.options(Path(sys.argv[1]), "http://127.0.0.1:1")
     with agents.opened(made, provider=provider, dialect=Messages(), clock=clock) as run:
         for number in range(4):

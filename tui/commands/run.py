@@ -54,9 +54,13 @@ def _dollars(ctx: click.Context, param: click.Parameter, value: str | None) -> D
 @click.option(
     "--tools",
     type=click.Choice(["fixed", "native", "eager"]),
-    default="fixed",
-    show_default=True,
+    show_default="fixed, or as resumed",
     help="How the model gets to know further tools: by two fixed entries, deferred, or all up front.",
+)
+@click.option(
+    "--thinking",
+    metavar="adaptive|TOKENS",
+    help="Let the model think (Messages API): as it sees fit, or within a budget. The same for the whole session.",
 )
 @click.option("--codemode", is_flag=True, help="Offer a tool that runs scripts which arrange tool calls.")
 @click.option(
@@ -75,7 +79,8 @@ def command(
     as_json: bool,
     resume: str | None,
     fork: str | None,
-    tools: Literal["fixed", "native", "eager"],
+    tools: Literal["fixed", "native", "eager"] | None,
+    thinking: str | None,
     codemode: bool,
     keepalive: Literal["off", "running", "idle"],
     budget: Decimal | None,
@@ -93,7 +98,7 @@ def command(
     store = db or default_path()
     options = Options(
         model=model, root=Path.cwd(), home=store.parent, target=target, resume=resume, fork=fork, tools=tools,
-        codemode=codemode, keepalive=keepalive, budget=budget,
+        thinking=thinking, codemode=codemode, keepalive=keepalive, budget=budget,
     )  # fmt: skip
     try:
         wiring = _wiring(store, options, as_json, interactive=prompt is None)
@@ -303,6 +308,8 @@ def _words(event: str, members: dict[str, Any]) -> str:
         return f"{event.replace('_', ' ')}: {members['reason']}"
     if event == "keepalive":
         return f"keep-alive: {members['reason']}"
+    if event == "mcp_changed":
+        return f"MCP server {members['server']} has further tools: {', '.join(members['new'])}"
     said = {"session": ("id", "session {}"), "cache": ("line", "{}"), "remark": ("text", "{}"),
             "sandbox": ("words", "scripts run in {}"), "compacted": ("how", "compacted ({})")}  # fmt: skip
     name, form = said.get(event, ("", ""))

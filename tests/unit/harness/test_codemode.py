@@ -143,3 +143,13 @@ def test_stored_values_outlive_a_good_script_only(box: Toolbox, place: Sandbox) 
     Script(box, place, stored).run("store('b', 2)\n1/0")
     assert stored == {"a": 1}
     assert "value: 1" in Script(box, place, stored).run("load('a')")
+
+
+def test_a_script_that_gives_without_end_fills_no_memory_of_ours(box: Toolbox, place: Sandbox) -> None:
+    script = Script(box, place, {}, 20)
+    report = script.run("piece = 'z' * 1000000\nwhile True:\n    emit(piece)")
+    assert report.startswith("status limit") and len(report) < 50_000
+    assert sum(map(len, script.evidence)) < 10 * 2**20
+    stored: dict[str, object] = {}
+    report = Script(box, place, stored).run("for n in range(100):\n    store(str(n), 'z' * 200000)")
+    assert "all stored values may have 1048576 bytes together" in report and not stored

@@ -11,40 +11,20 @@ import agents
 import orjson
 import pytest
 
-from harness.dialects.messages import Messages
 from harness.opening import Opened
 from harness.scripted import Scripted
-from localmodel.rules.load import load
 from traces.canonical import dump
-from traces.schema import JsonObject
 
 ORACLE = Path(__file__).parents[2] / "oracle" / "killable.py"
 ROOT = Path(__file__).parents[3]
 Step = tuple[str, bytes]
 
 
-def reply(body: JsonObject) -> list[JsonObject]:
-    """Calls two tools after each thing a user says, then answers."""
-    last = body["messages"][-1]["content"][-1]
-    if last["type"] == "tool_result":
-        return [{"type": "text", "text": "Done."}]
-    number = len(body["messages"])
-    calls = [{"type": "tool_use", "id": f"t{number}{n}", "name": "search", "input": {"pattern": ""}} for n in "ab"]
-    return [{"type": "text", "text": "Looking."}, *calls]
-
-
-def run_at(folder: Path, **rest: Any) -> tuple[Any, Scripted]:
-    clock = agents.ManualClock()
-    provider = Scripted(load("anthropic"), clock, reply)
-    made = agents.options(folder, "http://127.0.0.1:1", **rest)
-    return agents.opened(made, provider=provider, dialect=Messages(), clock=clock), provider
-
-
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Step]]:
     """A session's folder and all that was appended to its files, in order."""
     folder = tmp_path_factory.mktemp("whole")
-    opening, _ = run_at(folder)
+    opening, _ = agents.scripted(folder)
     with opening as run:
         run.agent.say("first " * 300)
         run.agent.say("second")
@@ -92,7 +72,7 @@ def rebuild(folder: Path, name: str, kept: list[Step]) -> None:
 def check(folder: Path, name: str, whole: list[Step]) -> None:
     attempts = [row["id"] for row in rows_of(whole, "main.jsonl") if row["type"] == "attempt"]
     turns = [row["items"] for row in rows_of(whole, "main.jsonl") if row["type"] == "turn"]
-    opening, provider = run_at(folder, resume=name)
+    opening, provider = agents.scripted(folder, resume=name)
     with opening as run:
         assert [row.call.id for row in run.ledger.rows] == attempts
         run.agent.say("and on")
@@ -121,7 +101,7 @@ def test_a_paid_answer_is_not_bought_twice(steps: tuple[Path, list[Step]], tmp_p
     place, appended = steps
     until = next(number for number, (file, _) in enumerate(appended) if file == "ledger.jsonl") + 1
     rebuild(tmp_path, place.name, appended[:until])
-    opening, provider = run_at(tmp_path, resume=place.name)
+    opening, provider = agents.scripted(tmp_path, resume=place.name)
     with opening as run:
         assert [turn.role for turn in run.agent.session.turns] == ["user", "answer", "results"]
         assert provider.bodies == []
@@ -153,7 +133,7 @@ def test_sub_agents_that_died_leave_their_attempts(steps: tuple[Path, list[Step]
     folder = tmp_path / "sessions" / place.name
     (folder / "main.1.jsonl").write_bytes(head + row + b"\n")
     (folder / "main.2.jsonl").write_bytes(b'{"type":"he')
-    opening, _ = run_at(tmp_path, resume=place.name)
+    opening, _ = agents.scripted(tmp_path, resume=place.name)
     with opening as run:
         last = run.ledger.rows[-1].call
         assert (last.id, last.agent, last.kind, last.usage.input_tokens) == ("child", "main/1", "subagent", None)

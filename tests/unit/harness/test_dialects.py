@@ -108,7 +108,7 @@ def test_responses_keeps_output_verbatim() -> None:
     turn = dialect.answer(response)
     assert list(turn.items) == [reasoning, call]
     assert dialect.calls(turn) == [ToolCall("t", "add", {"a": 1}, '{"a": 1}')]
-    assert dialect.without_thinking(turn).items == (call,)
+    assert dialect.without_thinking(turn) == turn  # a call may not be sent without the reasoning it came with
     assert dialect.stop(response) == "tools"
 
 

@@ -79,7 +79,6 @@ def test_modes(mode: Mode, running: bool, what: str) -> None:
 def test_a_ping_is_the_same_request_without_output() -> None:
     body = {"model": "m", "messages": [], "max_tokens": 8000, "stream": True}
     assert ping_body(body) == {"model": "m", "messages": [], "max_tokens": 0, "stream": False}
-    assert ping_body({**body, "thinking": {"type": "enabled", "budget_tokens": 9}})["max_tokens"] == 1
     assert ping_body({**body, "tool_choice": {"type": "any"}})["max_tokens"] == 1
     assert ping_body({**body, "thinking": {"type": "adaptive"}})["max_tokens"] == 0
 
@@ -155,6 +154,15 @@ def test_the_thread_waits_pings_and_stops_on_the_clock(tmp_path: Path) -> None:
         assert heard.named("keepalive")[0]["reason"] == "kept for 30 min without a request"
 
     held(tmp_path, use)
+
+
+def test_a_fixed_thinking_budget_has_no_cheap_replay(tmp_path: Path) -> None:
+    for asked, kept in (("2048", False), ("adaptive", True)):
+        clock = agents.ManualClock()
+        made = agents.options(tmp_path, "http://127.0.0.1:1", thinking=asked)
+        with agents.opened(made, provider=Scripted(load("anthropic"), clock), dialect=Messages(), clock=clock) as run:
+            run.agent.say("hello " * 3000)
+            assert (entry_of(run.agent.session) is not None) == kept
 
 
 def test_an_api_without_lifetimes_is_never_pinged(tmp_path: Path) -> None:
