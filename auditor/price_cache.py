@@ -24,11 +24,11 @@ from auditor.price_rows import Price, PriceRow, Window, row_from, row_to, scaled
 from traces.schema import JsonObject, Ttl
 
 if TYPE_CHECKING:
-    from genai_prices.types import ConditionalPrice, MatchLogic, ModelInfo, ModelPrice
+    from genai_prices.types import ConditionalPrice, MatchLogic, ModelInfo, ModelPrice, PriceVariant
 
 OVERLAY = Path(__file__).parent / "prices" / "overlay.toml"
 
-_FORMAT = 2
+_FORMAT = 3
 """Raised when the cache file's form changes; part of its name, so that old files are simply not read."""
 
 _PROVIDERS = {
@@ -238,18 +238,20 @@ def _rows_of(info: "ModelInfo") -> tuple[PriceRow, ...]:
 def _times_of(info: "ModelInfo") -> dict[str, Decimal]:
     """Factors of price variants (batch, fast, flex, priority) on the usual prices, where one holds for all of them.
 
-    The variants' own dates are those of the package's check, not of the offer, and are left out.
+    A variant is held against the price in force on its own first day: of announced prices each has one. That day is
+    often the package's check and not the offer's start, so the factor holds at all times.
     """
-    latest, factors = _rows_of(info)[-1], dict[str, Decimal]()
-    for variant in info.price_variants or ():
+    rows = [row for row in _rows_of(info) if row.window is None]
+    found: dict[str, set[Decimal | None]] = {}
+    for variant in info.price_variants or () if rows else ():
         if len(variant.when) != 1 or (name := next(iter(variant.when.values()))) in _USUAL:
             continue
-        other = _row_of(variant.prices)
-        ratios = {_ratio(getattr(other, each), getattr(latest, each)) for each in ("input", "read", "output")}
-        factor = next(iter(ratios))
-        if len(ratios) == 1 and factor is not None:
-            factors[name] = factor
-    return factors
+        start, other = _start(variant), _row_of(variant.prices)
+        base = next((row for row in reversed(rows) if start == date.min or row.active(_midnight(start))), rows[-1])
+        found.setdefault(name, set()).update(
+            _ratio(getattr(other, each), getattr(base, each)) for each in ("input", "read", "output")
+        )
+    return {name: factor for name, factors in found.items() if len(factors) == 1 and (factor := factors.pop())}
 
 
 def _ratio(price: Price | None, base: Price | None) -> Decimal | None:
@@ -263,7 +265,7 @@ def _with_times(rows: tuple[PriceRow, ...], factors: dict[str, Decimal]) -> tupl
     return tuple(replace(row, times=tuple(sorted((factors | dict(row.times)).items()))) for row in rows)
 
 
-def _start(entry: "ConditionalPrice") -> date:
+def _start(entry: "ConditionalPrice | PriceVariant") -> date:
     return getattr(entry.constraint, "start_date", date.min)
 
 

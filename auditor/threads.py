@@ -133,6 +133,23 @@ def latest_use(before: Audited, thread: Thread, audited: Audited) -> Audited:
     return before
 
 
+def kept_for_an_hour(user: Audited, thread: Thread) -> int:
+    """Tokens of the longest prefix that was written for an hour and that all calls since, up to `user`, have read.
+
+    Where a call writes for both lifetimes, the hour's part comes first: the API takes no other order.
+    """
+    least: int | None = None
+    for call in islice(reversed(thread.calls), REACH):
+        usage = call.call.usage
+        if call.at > user.at or usage.read_tokens is None:
+            continue
+        end = usage.read_tokens + (usage.write_1h_tokens or 0)
+        if usage.write_1h_tokens and (least is None or end <= least):
+            return end
+        least = usage.read_tokens if least is None else min(least, usage.read_tokens)
+    return 0
+
+
 def writer_of(user: Audited, thread: Thread) -> Audited:
     """The call of the latest write up to `user`: its lifetime is the one in use."""
     for call in islice(reversed(thread.calls), REACH):

@@ -11,7 +11,7 @@ from auditor.context import seconds
 from auditor.history import REACH
 from auditor.lifetimes import tier_changed
 from auditor.records import Audited, Cause, Diagnosis, Finding, Verdict
-from auditor.threads import Thread, before_of, continued, endpoint, latest_use, total_of, writer_of
+from auditor.threads import Thread, before_of, continued, endpoint, kept_for_an_hour, latest_use, total_of, writer_of
 from auditor.transcript import CUT_TOKENS, MARGIN_S, Told, compacted, refined
 from localmodel.rules.types import Rules
 from traces.facts import facts_of
@@ -115,17 +115,25 @@ class UsageOnly:
             return ranged
         ttl, tier = _lifetime(writer_of(user, thread), rules)
         evidence: list[str] = []
+        expired: Diagnosis | None = None
         if gap is not None and gap >= ttl:
-            diagnosis = _expiry(audited, user, gap, ttl, tier, lost, rules)
+            expired = _expiry(audited, user, gap, ttl, tier, lost, rules)
             if rules.ttl_sure_s:
-                return diagnosis
+                return expired
             earlier = islice((c for c in reversed(thread.calls) if c.at < user.at), REACH)
             shortened = tier_changed(earlier, user, gap, rules.ttl_s["1h"])
-            diagnosis.also += [] if shortened is None else [shortened]
-            return diagnosis
+            expired.also += [] if shortened is None else [shortened]
+            hour = rules.ttl_s["1h"]
+            standing = kept_for_an_hour(user, thread) if gap < hour else 0
+            if standing <= read:
+                return expired
+            ttl, lost = hour, min(lost, standing - read)
+            expired.primary.lost_tokens -= lost
+            evidence.append(f"{standing:,} tokens had been written for an hour and were read since: idle time cannot "
+                            "have ended them")  # fmt: skip
         ruled_out = _not_expired(gap, user, ttl, rules)
         self._growth(audited, before, thread, evidence, read)
-        candidates = _EVERYTHING
+        candidates = _EVERYTHING if expired is None else (*_EVERYTHING, "beyond_lookback")
         if read:
             candidates = self._boundary(audited, before, thread, evidence, read, ruled_out)
         else:
@@ -148,8 +156,8 @@ class UsageOnly:
             candidates = ("ttl_expired", *candidates)
         also = [Finding(cause, "possible", ["the numbers allow it"]) for cause in candidates]
         also[0:0] = gone
-        primary = Finding("unknown", "possible", evidence, lost)
-        return Diagnosis(primary, also, ruled_out, reference=before.index)
+        found = Diagnosis(Finding("unknown", "possible", evidence, lost), also, ruled_out, reference=before.index)
+        return found if expired is None else _partly(expired, found)
 
     def _growth(self, audited: Audited, before: Audited, thread: Thread, evidence: list[str], read: int) -> None:
         usual, growth = thread.usual_growth, total_of(audited) - total_of(before)
@@ -328,6 +336,18 @@ def _expiry(audited: Audited, before: Audited, gap: float, ttl: int, tier: str, 
     rule = rules.lifetime("1h" if ttl == rules.ttl_s["1h"] else "5m")
     facts: dict[str, int | str] = {"ttl_s": ttl, "gap_start_to_start_s": round(gap)}
     return Diagnosis(Finding("ttl_expired", "likely", evidence, lost, rule, facts=facts), reference=before.index)
+
+
+def _partly(expired: Diagnosis, rest: Diagnosis) -> Diagnosis:
+    """Of what was lost idle time explains one share and leaves another open: the larger comes first."""
+    if not expired.primary.lost_tokens:
+        return rest
+    if expired.primary.lost_tokens >= rest.lost_tokens:
+        expired.also.insert(0, rest.primary)
+        return expired
+    rest.also[0:0] = [expired.primary, *expired.also]
+    rest.ruled_out = [one for one in rest.ruled_out if one.cause != "ttl_expired"]
+    return rest
 
 
 def _not_expired(gap: float | None, before: Audited, ttl: int, rules: Rules) -> list[Finding]:

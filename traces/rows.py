@@ -24,6 +24,7 @@ from typing import Required  # pydantic refuses typing.TypedDict before Python 3
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
+from traces import times
 from traces.errors import MalformedRow
 from traces.schema import SCHEMA, Call, Finds, JsonObject, Kind, Label, Place, Usage
 from traces.wire.labels import without_label
@@ -210,8 +211,7 @@ def usage_row(usage: Usage) -> JsonObject | None:
 def parse_time(text: str, name: str) -> tuple[datetime, bool]:
     """An ISO 8601 time in UTC, and whether it named its offset; one that did not is read as UTC."""
     try:
-        time = datetime.fromisoformat(text)
-        return (time.replace(tzinfo=UTC), False) if time.tzinfo is None else (time.astimezone(UTC), True)
+        return times.parsed(text)
     except (ValueError, OverflowError):
         raise MalformedRow(f"{name}: want an ISO 8601 time, got {shown(text)}") from None
 

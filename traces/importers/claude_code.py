@@ -16,10 +16,8 @@ from pathlib import Path
 from sys import intern
 from typing import BinaryIO
 
-import msgspec
 from msgspec import UNSET
 
-from traces.errors import MalformedRow
 from traces.facts import API_ERROR, CLIENT, COMPACT, MICROCOMPACT, PERMISSION_MODE, SYNTHETIC
 from traces.importers.claude_code_calls import CLIENT_NAME, Chain, Link, Response, calls_of, weight
 from traces.importers.claude_code_rows import (
@@ -34,6 +32,7 @@ from traces.importers.claude_code_rows import (
     links_of,
     spoken,
 )
+from traces.importers.transcripts import REFUSALS, loaded, wrong
 from traces.lines import OnReject, Rejected, objects, spans_of
 from traces.schema import Call, JsonObject, Place
 
@@ -138,7 +137,7 @@ class _Transcript:
         """Take in one line."""
         try:
             row: Row | None = decode(line)
-        except msgspec.DecodeError as error:
+        except REFUSALS as error:
             row = self._damaged(line, Place(self.name, number, offset, len(line)), error)
         if row is None:
             return
@@ -150,36 +149,30 @@ class _Transcript:
         elif row.type in _ROW_TYPES:
             self._follow(row, line)
 
-    def _damaged(self, line: bytes, place: Place, error: msgspec.DecodeError) -> Row | None:
+    def _damaged(self, line: bytes, place: Place, error: Exception) -> Row | None:
         """What can be saved of a line that is no row: a whole row behind a torn one, or the links of an odd one."""
-        from traces.rows import loads  # validation of native rows comes with it: only where a row is damaged
-
         if not line.strip():
             return None
         if not line.strip(b"\0\r\n "):
             self.reject(place, f"a run of {line.count(0)} NUL bytes and no row")
             return None
-        try:
-            value = loads(line)
-        except MalformedRow as refusal:
-            return self._torn(line, place, refusal)
+        value, refused = loaded(line, place)
+        if refused is not None:
+            return self._torn(line, place, refused)
         if isinstance(value, dict):
             row = converted(value)
             if row is not None or value.get("type") != "assistant":
                 return row or links_of(value)
-        self.reject(place, f"{error}".replace("`", "").lower())
+        self.reject(place, wrong(error))
         return None
 
-    def _torn(self, line: bytes, place: Place, refusal: MalformedRow) -> Row | None:
-        from traces.rows import NotJson
-
+    def _torn(self, line: bytes, place: Place, refused: Rejected) -> Row | None:
         start = glued(line)
         if start:
             stub = Place(place.file, place.line, place.offset, start)
             self.reject(stub, f"a row that breaks off after {start} bytes; the whole row behind it is used")
             return decode(line[start:])
-        torn = isinstance(refusal, NotJson) and not line.endswith(b"\n") and line.startswith(b"{")
-        self.reject(place, f"{refusal}", pending=torn)
+        self.reject(refused.place, refused.reason, refused.pending)
         return None
 
     def _assistant(self, row: Row, place: Place) -> None:

@@ -1,12 +1,13 @@
 """Calls of Claude Code transcripts, put together from the rows of their responses."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from sys import intern
 
 from msgspec import Struct, UnsetType, to_builtins
 
+from traces import times
 from traces.importers.claude_code_rows import Bill, Iteration, Message, Row
+from traces.importers.transcripts import facts_of
 from traces.schema import Call, JsonObject, Kind, Label, Place, Usage
 from traces.wire.labels import anthropic_label
 from traces.wire.terms import KEPT, OWN, unusual
@@ -61,13 +62,13 @@ def calls_of(response: Response, stem: str) -> list[Call]:
         id=response.id,
         trace=intern(row.sessionId or stem),
         provider=_provider(response.id),
-        started_at=_time(response.sent),
+        started_at=times.known(response.sent),
         seq=response.place.line,
         agent=chain.name,
         kind="main" if main else "subagent",
         api="messages",
         model=None if response.message.model is None else intern(response.message.model),
-        ended_at=_time(response.last),
+        ended_at=times.known(response.last),
         usage=Usage() if bill is None else usage_of(bill),
         facts=_facts(response),
         place=response.place,
@@ -110,12 +111,7 @@ def weight(bill: Bill) -> tuple[int, int]:
 
 def _facts(response: Response) -> JsonObject:
     row, bill = response.row, response.bill
-    facts: JsonObject = {"client": f"{CLIENT_NAME} {row.version or ''}".rstrip(), "times": "rows"}
-    if row.cwd:
-        facts["project"] = intern(row.cwd)
-    facts["previous"] = response.previous
-    if response.since:
-        facts["since"] = response.since
+    facts = facts_of(CLIENT_NAME, row.version, row.cwd, response.previous, response.since)
     if bill is not None:
         if unusual(bill.service_tier):
             facts["service"] = bill.service_tier
@@ -141,11 +137,3 @@ def _provider(name: str) -> str:
     if name.startswith("msg_bdrk_"):
         return "bedrock"
     return "vertex" if name.startswith("msg_vrtx_") else "anthropic"
-
-
-def _time(text: str | None) -> datetime | None:
-    try:
-        time = None if text is None else datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return time if time is None or time.tzinfo is not None else time.replace(tzinfo=UTC)

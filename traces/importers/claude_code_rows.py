@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from traces.facts import COMMAND, INTERRUPT, SKILL, TOOL_SEARCH
+from traces.importers.transcripts import REFUSALS
 from traces.schema import JsonObject
 from traces.wire.usage import MAX_COUNT
 
@@ -162,7 +163,7 @@ def glued(line: bytes) -> int:
         if at > 0:
             try:
                 decode(line[at:])
-            except msgspec.DecodeError:
+            except REFUSALS:
                 continue
             return at
     return 0

@@ -9,7 +9,6 @@ thread where its history began and by the totals that it left: the same in the p
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from sys import intern
 from typing import Annotated, Any
@@ -17,11 +16,13 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Struct
 
+from traces import times
 from traces.errors import MalformedRow
 from traces.facts import CLIENT, COMPACT, EFFORT, INTERRUPT
+from traces.importers.transcripts import REFUSALS, facts_of, loaded, wrong
 from traces.lines import OnReject, Rejected, objects, spans_of
-from traces.schema import Call, JsonObject, Place, Usage
-from traces.wire.usage import MAX_COUNT
+from traces.schema import Call, Place, Usage
+from traces.wire.usage import MAX_COUNT, checked
 
 NAME = "codex"
 
@@ -101,7 +102,11 @@ def read(path: Path, *, on_reject: OnReject | None) -> Iterator[Call]:
                 rollout.reject(place, "row of more than 64 MiB, not read")
                 continue
             row = rollout.row_of(line, place)
-            call = None if row is None or row.payload is None else rollout.take(row, row.payload, place)
+            try:
+                call = None if row is None or row.payload is None else rollout.take(row, row.payload, place)
+            except MalformedRow as error:
+                rollout.reject(place, f"{error}")
+                continue
             if call is not None:
                 yield call
 
@@ -138,23 +143,19 @@ class _Rollout:
         """The row in a line, `None` with a word where it is none and should be."""
         try:
             return _decode(line)
-        except msgspec.DecodeError as error:
+        except REFUSALS as error:
             if not line.strip():
                 return None
-            wrong = f"{error}".replace("`", "").lower()
-        from traces.rows import NotJson, loads  # validation of native rows comes with it: only where a row is damaged
-
-        try:
-            value = loads(line)
-        except MalformedRow as refusal:
-            torn = isinstance(refusal, NotJson) and not line.endswith(b"\n") and line.startswith(b"{")
-            self.reject(place, f"{refusal}", pending=torn)
+            reason = wrong(error)
+        value, refused = loaded(line, place)
+        if refused is not None:
+            self.reject(place, refused.reason, pending=refused.pending)
             return None
         try:
             return msgspec.convert(value, Row)  # text that only the standard library reads
         except (msgspec.ValidationError, UnicodeEncodeError):
             if not isinstance(value, dict) or b"token" in line:
-                self.reject(place, wrong)
+                self.reject(place, reason)
             return None
 
     def take(self, row: Row, payload: Payload, place: Place) -> Call | None:
@@ -234,28 +235,19 @@ class _Rollout:
             id=name,
             trace=intern(self._parent or self._session or self.stem),
             provider=intern(self._provider),
-            started_at=_time(started),
+            started_at=times.known(started),
             seq=place.line,
             agent=intern(self._agent),
             kind="main" if self._parent is None else "subagent",
             api="responses",
             model=None if self._model is None else intern(self._model),
-            ended_at=_time(ended),
+            ended_at=times.known(ended),
             usage=_usage(tokens),
-            facts=self._facts(),
+            facts=facts_of(NAME, self._version, self._cwd, self._previous, self._since),
             place=place,
         )
         self._previous, self._since, self._began, self._made = name, [], None, None
         return call
-
-    def _facts(self) -> JsonObject:
-        facts: JsonObject = {"client": f"{NAME} {self._version or ''}".rstrip(), "times": "rows"}
-        if self._cwd:
-            facts["project"] = intern(self._cwd)
-        facts["previous"] = self._previous
-        if self._since:
-            facts["since"] = self._since
-        return facts
 
     def _note(self, word: str) -> None:
         if word not in self._since:
@@ -274,9 +266,11 @@ def _parent_of(source: object) -> str | None:
 
 
 def _difference(total: Tokens, before: Tokens | None) -> Tokens:
-    """What one request added to the totals."""
+    """What one request added to the totals. Raises `MalformedRow` where they began anew."""
     if before is None:
         return total
+    if total.input_tokens < before.input_tokens or total.output_tokens < before.output_tokens:
+        raise MalformedRow("totals shrank, and the event does not tell its own request's tokens")
 
     def grown(now: int | None, then: int | None) -> int | None:
         return None if now is None else max(0, now - (then or 0))
@@ -291,12 +285,4 @@ def _difference(total: Tokens, before: Tokens | None) -> Tokens:
 
 def _usage(tokens: Tokens) -> Usage:
     read, write = tokens.cached_input_tokens, tokens.cache_write_input_tokens
-    return Usage(tokens.input_tokens, read, write, output_tokens=tokens.output_tokens)
-
-
-def _time(text: str | None) -> datetime | None:
-    try:
-        time = None if text is None else datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return time if time is None or time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return checked(Usage(tokens.input_tokens, read, write, output_tokens=tokens.output_tokens))

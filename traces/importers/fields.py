@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from sys import intern
 from typing import Any
 
-from traces import rows
+from traces import rows, times
 from traces.errors import MalformedRow
 from traces.schema import JsonObject, Usage
 from traces.wire.usage import checked, count, shown
@@ -55,9 +55,10 @@ def first(row: JsonObject, *names: str) -> Any:
 def moment(value: object, name: str, unit: int = SECONDS) -> datetime | None:
     """A time: ISO 8601 text, or a number since 1970 (in text too) of which `unit` make a second.
 
-    `None` for null. Raises `MalformedRow` for what is no time.
+    `None` for null and for the zero of Go's clock, which programs write for it. Raises `MalformedRow` for what is no
+    time.
     """
-    if value is None:
+    if value is None or value == "0001-01-01T00:00:00Z":
         return None
     if isinstance(value, str) and not value.lstrip("-").isdigit():
         return rows.parse_time(value, name)[0]
@@ -66,9 +67,10 @@ def moment(value: object, name: str, unit: int = SECONDS) -> datetime | None:
     try:
         # In whole microseconds: a float of nanoseconds since 1970 is off by hundreds of them.
         if isinstance(value, float):
-            return datetime.fromtimestamp(value / unit, UTC)
+            return times.shown_anywhere(datetime.fromtimestamp(value / unit, UTC))
         whole, rest = divmod(int(value), unit)
-        return datetime.fromtimestamp(whole, UTC).replace(microsecond=rest * 1_000_000 // unit)
+        time = datetime.fromtimestamp(whole, UTC).replace(microsecond=rest * 1_000_000 // unit)
+        return times.shown_anywhere(time)
     except (ValueError, OverflowError, OSError):
         raise MalformedRow(f"{name}: want a time, got {shown(value)}") from None
 

@@ -4,7 +4,7 @@
 told, and is taken as the later of the previous message and the last tool result before it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -30,8 +30,24 @@ def read(path: Path, *, on_reject: OnReject | None = None) -> Iterator[Call]:
     """One call a `gemini` message with tokens; rounds of tools are messages of their own."""
     with path.open("rb") as file:
         lines = _MESSAGES not in shapes(file.read(2**16))[0]
-    rows = json_lines(path, on_reject) if lines else json_parts(path, on_reject, _MESSAGES)
+    rows = _latest(json_lines(path, on_reject)) if lines else json_parts(path, on_reject, _MESSAGES)
     return calls(rows, partial(_calls, _Chat(path.stem)), on_reject)
+
+
+def _latest(rows: Iterable[Item]) -> Iterator[Item]:
+    """Rows, of several with one id that follow each other the last: a message is written anew when its tokens are known
+    and when its tools have answered."""
+    held: Item | None = None
+    for item in rows:
+        name = item.value.get("id") if isinstance(item.value, dict) else None
+        if name is None:
+            yield item
+            continue
+        if held is not None and held.value["id"] != name:
+            yield held
+        held = item
+    if held is not None:
+        yield held
 
 
 @dataclass(slots=True)

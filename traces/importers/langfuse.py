@@ -101,11 +101,16 @@ class _Tree:
         if self.wrapping is None:
             self.wrapping = set()
             for leaf in self.generations:
-                above = self.parents.get(leaf)
-                while above is not None and above not in self.wrapping:
-                    self.wrapping.add(above)
-                    above = self.parents.get(above)
+                self.wrapping |= self._above(leaf)
         return name in self.wrapping
+
+    def _above(self, leaf: str) -> set[str]:
+        """What stands above an observation and is not known yet to wrap one; nothing where parents run in a circle."""
+        found, above = set[str](), self.parents.get(leaf)
+        while above is not None and above not in found and above not in (self.wrapping or ()):
+            found.add(above)
+            above = self.parents.get(above)
+        return set() if above in found else found
 
 
 def _call(tree: _Tree, seen: set[str], item: Item) -> Iterator[Call]:

@@ -196,3 +196,11 @@ def test_shown_json_is_a_price_file(prices: PriceList, tmp_path: Path) -> None:
     assert set(own["deepseek-v4-pro"]) == set(rows)
     peak = PriceList(lambda provider, model: (), own).rate("deepseek", "deepseek-v4-pro", moment("2026-08-17T02:30"))
     assert amounts(peak)[0] == "1.32"
+
+
+@pytest.mark.parametrize("model", ["gemini-3.8-flash", "gemini-4-argon"])
+def test_batch_is_half_of_the_price_in_force_before_and_after_an_announced_rise(prices: PriceList, model: str) -> None:
+    for day in ("2026-10-20", "2027-02-01"):
+        usual = prices.rate("google", model, moment(day))
+        batch = prices.rate("google", model, moment(day), ("batch",))
+        assert [Decimal(price) * 2 for price in amounts(batch)[:1]] == [Decimal(price) for price in amounts(usual)[:1]]

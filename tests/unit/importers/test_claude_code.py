@@ -80,6 +80,23 @@ def test_a_response_after_a_response_began_when_it_was_seen(write: Write) -> Non
     assert second.started_at == second.ended_at == datetime(2026, 3, 1, 10, 1, 10, tzinfo=UTC)
 
 
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999-12:00", "2026-02-30T00:00:00Z"])
+def test_a_time_outside_of_the_calendar_is_unknown(write: Write, time: str) -> None:
+    (call,) = calls_of(write(answer("a", None, 4, "m1", usage(0, 900), timestamp=time)))
+    assert (call.started_at, call.ended_at, call.usage.read_tokens) == (None, None, 0)
+
+
+def test_a_row_nested_too_deep_costs_itself_alone(write: Write) -> None:
+    path = write(answer("a", None, 4, "m1", usage(0, 900)))
+    with path.open("a") as file:
+        file.write('{"type":"user","uuid":"u","message":{"content":' + "[" * 9999 + "]" * 9999 + "}}\n")
+        file.write(json.dumps(answer("b", "u", 9, "m2", usage(900, 9))) + "\n")
+    rejected: list[Rejected] = []
+    calls = list(io.read(path, on_reject=rejected.append))
+    assert [(call.id, (call.facts or {})["previous"]) for call in calls] == [("m1", None), ("m2", "m1")]
+    assert [each.reason for each in rejected] == ["nested deeper than 1024 levels"]
+
+
 def test_output_without_a_stop_reason_is_a_lower_bound(write: Write) -> None:
     (call,) = calls_of(write(answer("a", None, 4, "m1", usage(0, 900, output=9), message={"stop_reason": None})))
     assert call.facts is not None

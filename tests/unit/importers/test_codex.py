@@ -165,3 +165,32 @@ def test_only_rollouts_are_taken() -> None:
     assert codex.sniff(b'{"timestamp":"2026","type":"session_meta","payload":{"base_instructions":"' + b"x" * 70_000)
     assert not codex.sniff(b'{"type":"session_meta"}')
     assert not codex.sniff(b"")
+
+
+def rejects_of(path: Path) -> tuple[list[Call], list[str]]:
+    rejected: list[Rejected] = []
+    calls = list(io.read(path, on_reject=rejected.append))
+    return calls, [each.reason for each in rejected]
+
+
+def test_more_read_than_sent_is_no_usage(write: Write) -> None:
+    wrong = counted(5, tokens(100, 900, 5), tokens(100, 900, 5))
+    calls, reasons = rejects_of(write(META, TURN, wrong, counted(19, tokens(260, 990, 12), tokens(160, 90, 7))))
+    assert [call.usage.input_tokens for call in calls] == [160]
+    assert reasons == ["usage: read 900 is more than the whole input, 100"]
+
+
+def test_totals_that_shrink_give_no_usage_of_zero(write: Write) -> None:
+    calls, reasons = rejects_of(write(META, TURN, ONE, counted(12, tokens(40, 10, 2), None), TWO))
+    assert [call.usage.input_tokens for call in calls] == [100, 160]
+    assert reasons[0] == "totals shrank, and the event does not tell its own request's tokens"
+
+
+def test_a_row_nested_too_deep_costs_itself_alone(write: Write) -> None:
+    path = write(META, TURN, ONE)
+    deep = '{"timestamp":"2026-06-01T09:00:10Z","type":"response_item","payload":{"x":' + "[" * 9999 + "]" * 9999 + "}}"
+    with path.open("a") as file:
+        file.write(deep + "\n" + json.dumps(TWO) + "\n")
+    calls, reasons = rejects_of(path)
+    assert [call.usage.input_tokens for call in calls] == [100, 160]
+    assert reasons == ["nested deeper than 1024 levels"]

@@ -119,6 +119,13 @@ def test_langfuse_counts_innermost_generations_once(tmp_path: Path) -> None:
         assert (call.id, call.trace) == ("leaf", "t")
 
 
+def test_langfuse_parents_in_a_circle_hide_no_call(tmp_path: Path) -> None:
+    details = {"input": 20, "output": 2, "total": 22}
+    rows = [observation("own", "own", details), observation("a", "b", details), observation("b", "a", details)]
+    calls, rejected = calls_of(tmp_path / "a.json", {"trace": {"id": "t", "projectId": "p"}, "observations": rows})
+    assert ([call.id for call in calls], rejected) == (["own", "a", "b"], [])
+
+
 @pytest.mark.parametrize(
     ("details", "usage"),
     [

@@ -269,6 +269,23 @@ def test_gemini_input_is_the_whole_and_the_start_is_what_came_before(tmp_path: P
     assert first.trace == "s"
 
 
+def test_gemini_messages_written_anew_are_one_call(tmp_path: Path) -> None:
+    tool = {"id": "t", "timestamp": "2026-01-01T00:00:08Z"}
+    first = gemini_message("a", 5, tokens=None)
+    rows = [
+        GEMINI,
+        first,
+        {"$set": {"lastUpdated": "x"}},
+        gemini_message("a", 5),
+        gemini_message("a", 5, toolCalls=[tool]),
+    ]
+    path = lines(tmp_path / "session.jsonl", [*rows, gemini_message("b", 9)])
+    calls, rejected = calls_of(path)
+    assert [(call.id, call.usage.input_tokens) for call in calls] == [("a", 100), ("b", 100)]
+    assert calls[1].started_at is not None and calls[1].started_at.second == 8
+    assert rejected == []
+
+
 def test_copilot_totals_are_not_calls_and_its_input_is_unknown(tmp_path: Path) -> None:
     def event(kind: str, second: int, **data: Any) -> JsonObject:
         return {"type": kind, "timestamp": f"2026-01-01T00:00:{second:02}Z", "id": "x", "data": data}
