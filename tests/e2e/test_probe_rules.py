@@ -211,6 +211,9 @@ def test_missing_usage_refutes_nothing(faulty: Any) -> None:
         (["--only", "units"], "it speaks chat"),
         (["--rules", "none.toml"], "none.toml"),
         (["--max-wait", "-1"], "--max-wait"),
+        (["--max-wait", "nan"], "'nan' is no number of seconds"),
+        (["--model", ""], "no name of a model"),
+        (["--model", "m\x1b[31m"], "no name of a model"),
     ],
 )
 def test_wrong_usage(cachewright: Run, arguments: list[str], part: str) -> None:
