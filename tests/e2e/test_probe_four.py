@@ -221,6 +221,44 @@ def test_ctrl_c_leaves_a_valid_record(
         assert len((tmp_path / "run.jsonl.trace.jsonl").read_text().splitlines()) == 2
 
 
+def test_ctrl_c_at_a_server_that_never_answers(
+    command: list[str], environment: dict[str, str], document: Path, server: Hosted, tmp_path: Path
+) -> None:
+    server.faults[1] = Fault(first_s=30)
+    arguments = ["probe", "four", f"{document}", "--target", server.url, "--model", "m", "--json", "--out", "run.jsonl"]
+    with subprocess.Popen(
+        [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=tmp_path
+    ) as process:
+        _until(lambda: bool(server.bodies))
+        time.sleep(0.4)
+        process.send_signal(signal.SIGINT)
+        said, words = process.communicate(timeout=20)
+    assert process.returncode == 130 and b"Traceback" not in words
+    request, verdict = [json.loads(line) for line in said.splitlines()]
+    assert (request["complete"], request["error"], request["usage"]) == (False, "stopped by the user", {})
+    assert request["first_event_s"] is None and verdict["verdict"] == "incomplete"
+    assert (tmp_path / "run.jsonl").read_bytes() == said
+
+
+@pytest.mark.parametrize(
+    ("content", "part"), [(b"", "empty"), (b" \n", "empty"), (b"a\xff", "not UTF-8 (byte 1)"), (None, "is a directory")]
+)
+def test_documents_that_are_none(cachewright: Run, server: Hosted, tmp_path: Path, content: Any, part: str) -> None:
+    path = tmp_path / "odd"
+    path.mkdir() if content is None else path.write_bytes(content)
+    done = probe(cachewright, path, server.url)
+    assert (done.returncode, done.stdout, server.bodies) == (3, "", [])
+    assert part in done.stderr
+
+
+def test_an_output_that_cannot_be_written_is_found_before_anything_is_sent(
+    cachewright: Run, document: Path, server: Hosted
+) -> None:
+    done = probe(cachewright, document, server.url, "--out", "no/such/folder/run.jsonl")
+    assert done.returncode == 2 and "cannot be written" in done.stderr
+    assert server.bodies == []
+
+
 def _until(true: Callable[[], bool]) -> None:
     end = time.monotonic() + 20
     while not true():
@@ -343,6 +381,30 @@ def test_the_question_and_the_hidden_prompt(
         assert process.wait(20) == code
     os.close(master)
     assert part in seen and KEY.encode() not in seen
+
+
+@pytest.mark.usefixtures("paid")
+@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize(("more", "prompt"), [([], b"[y/N]"), (["--yes"], b"not shown")])
+def test_ctrl_c_at_a_question(
+    command: list[str], environment: dict[str, str], document: Path, more: list[str], prompt: bytes
+) -> None:
+    import pty
+
+    del environment["ANTHROPIC_API_KEY"]
+    master, slave = pty.openpty()
+    arguments = ["probe", "four", f"{document}", "--target", "anthropic", "--model", "claude-opus-4-8", *more]
+    with subprocess.Popen(
+        [*command, *arguments], stdin=slave, stdout=subprocess.PIPE, stderr=slave, env=environment
+    ) as process:
+        os.close(slave)
+        seen = _read(master, prompt)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        seen += _read(master, None)
+        assert process.wait(20) == 130
+    os.close(master)
+    assert b"stopped before anything was sent" in seen and b"Traceback" not in seen
 
 
 def _read(master: int, until: bytes | None) -> bytes:
