@@ -6,6 +6,8 @@ Start or end: an entry is written by a request with a long answer and read when 
 request, alive if it began with the answer's end.
 """
 
+from math import ceil
+
 from probes.api import bodies, lifetime
 from probes.api.claim import Claim, finding_of, open_claim
 from probes.api.exchange import gap_between
@@ -77,8 +79,8 @@ def run_clock(lab: Lab) -> list[Claim]:
     bounds = _bounds(lab)
     if bounds.at_most is None:
         return [open_claim(START, CLOCK_RULE, CLOCK_CLAIM, _vague(bounds))]
-    document = lab.document()
-    entry = lab.send("clock_write", bodies.about(lab.model, document, bodies.LONG_QUESTION, max_tokens=LONG_ANSWER))
+    document, tokens = lab.document(), _answer_tokens(lab, bounds.at_most)
+    entry = lab.send("clock_write", bodies.about(lab.model, document, bodies.LONG_QUESTION, max_tokens=tokens))
     # Counted from the response's begin, before which the server must have begun with the request.
     due = (entry.began_s or entry.sent_s) + bounds.at_most * 1.02 + 0.02
     lab.pause(due - lab.clock.steady(), "past the lifetime from the start")
@@ -108,6 +110,16 @@ def run_clock(lab: Lab) -> list[Claim]:
             cannot=CANNOT,
         )
     ]  # fmt: skip
+
+
+def _answer_tokens(lab: Lab, seconds: float) -> int:
+    """Tokens for an answer of twice that time at the fastest pace seen: a slow server need not write for long."""
+    paces = [
+        (one.usage.output_tokens or 0) / (one.ended_s - one.began_s)
+        for one in lab.exchanges
+        if one.began_s is not None and one.ended_s is not None and one.ended_s > one.began_s
+    ]
+    return min(LONG_ANSWER, ceil(max(paces, default=LONG_ANSWER) * seconds * 2) + bodies.SHORT_ANSWER)
 
 
 def _bounds(lab: Lab) -> Bounds:

@@ -32,7 +32,7 @@ CELLS = (
 )
 CANNOT = (
     "Times are this client's: what the server handled first is known only where they lie far enough apart.",
-    "One pair a cell; routing to another machine can hide a hit that the rules promise.",
+    "One pair a cell, two where the rules predict something else; routing can hide a hit that they promise.",
 )
 _QUESTIONS = ("Name the first word.", "Name the last word.")
 
@@ -45,19 +45,31 @@ def plan(words: int) -> Plan:
 def run(lab: Lab) -> JsonObject:
     """Send the four pairs and give the truth table with its four answers."""
     lab.engage()
-    rows = [_cell(lab, cell) for cell in CELLS]
-    told = lab.foretell()
-    table = [_row(cell, one, two, told[two.seq].hit if two.seq in told else None) for cell, one, two in rows]
+    table = [_asked(lab, cell) for cell in CELLS]
     findings = [row["finding"] for row in table]
     word = "refuted" if "refuted" in findings else "inconclusive" if "inconclusive" in findings else "confirmed"
     return {"verdict": word, "table": table, "cannot_establish": list(CANNOT)}
 
 
-def _cell(lab: Lab, cell: Cell) -> tuple[Cell, Exchange, Exchange]:
+def _asked(lab: Lab, cell: Cell) -> JsonObject:
+    """A cell's row. What the rules do not predict is asked twice: one lost entry refutes nothing."""
+    row = _cell(lab, cell)
+    if row["finding"] != "refuted":
+        return row
+    again = _cell(lab, cell)
+    requests = [*row["requests"], *again["requests"]]
+    if again["finding"] == "refuted":
+        return {**again, "requests": requests}
+    answer = f"Unknown: two pairs differ. {row['answer']} {again['answer']}"
+    return {**again, "finding": "inconclusive", "reused": None, "answer": answer, "requests": requests}
+
+
+def _cell(lab: Lab, cell: Cell) -> JsonObject:
     document = lab.document()
     first, second = (_body(lab, document, question, cell.marker) for question in _QUESTIONS)
     one, two = lab.send_pair(cell.name, first, second, wait=cell.wait)
-    return cell, one, two
+    told = lab.foretell().get(two.seq)
+    return _row(cell, one, two, None if told is None else told.hit)
 
 
 def _body(lab: Lab, document: str, question: str, marker: bool) -> JsonObject:

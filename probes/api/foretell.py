@@ -5,10 +5,11 @@ read from the cache: that is what it predicts.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from localmodel.rules.step import DatedRules, step
-from localmodel.rules.types import CacheState, Outcome
+from localmodel.rules.types import CacheState, Outcome, Rules
 from probes.api.exchange import Exchange, call_of
 from traces.canonical import Interner, canonical
 from traces.errors import MalformedRow
@@ -23,6 +24,18 @@ class Foretold:
     hit: bool
     level: str
     refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WithMinimum:
+    """Rules with the minimum length that was measured, so that a wrong one spoils no other claim's prediction."""
+
+    rules: DatedRules
+    tokens: int
+
+    def at(self, model: str, platform: str, moment: datetime | None) -> Rules:
+        """Rules in force, but for the minimum."""
+        return replace(self.rules.at(model, platform, moment), min_tokens=self.tokens)
 
 
 def foretell(exchanges: Iterable[Exchange], rules: DatedRules) -> dict[int, Foretold]:

@@ -179,6 +179,8 @@ def _read(lab: Lab, entry: Exchange) -> Tried:
 def sentence(bounds: Bounds, tried: list[Tried], longest: float) -> str:
     """The interval in words."""
     lost = f"; {len(early(tried))} entries were gone earlier than others" if early(tried) else ""
+    if not tried:
+        return f"--max-wait {longest:g} leaves no time for any gap"
     if not bounds.above:
         return "no entry was read again, not even the first after its writing: nothing can be said of lifetimes"
     above, at_most = between(*bounds).values()

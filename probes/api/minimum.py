@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from probes.api import bodies, filler
 from probes.api.claim import Claim, between, finding_of, fits, open_claim
 from probes.api.exchange import Exchange
+from probes.api.foretell import WithMinimum
 from probes.api.lab import Lab, Plan, long_enough
 
 NAME, RULE = "minimum", "min_tokens"
@@ -37,7 +38,7 @@ def plan(lab: Lab) -> Plan:
 def run(lab: Lab) -> list[Claim]:
     """Find the minimum. Its value is the interval of tokens in which it lies, one token wide where that is possible.
 
-    What it finds lets the probes behind it use shorter documents.
+    What it finds lets the probes behind it use shorter documents, and their predictions rest on it.
     """
     assert lab.rules is not None
     expected = lab.rules.min_tokens
@@ -57,6 +58,8 @@ def run(lab: Lab) -> list[Claim]:
             why = f"a prefix of {bracket.low} tokens was not cached and one of {bracket.high} was"
             return [open_claim(NAME, RULE, CLAIM.format(expected=expected), why, requests)]
     lab.words = min(lab.words, long_enough(bracket.words_high))
+    if lab.ruleset is not None:
+        lab.ruleset = WithMinimum(lab.ruleset, bracket.high)
     return [_claim(lab, sent, bracket, expected, tail)]
 
 

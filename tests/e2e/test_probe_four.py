@@ -1,7 +1,6 @@
 """`cachewright probe four` as a person runs it: against the local server, and against a server with faults."""
 
 import json
-import os
 import signal
 import stat
 import subprocess
@@ -221,6 +220,44 @@ def test_ctrl_c_leaves_a_valid_record(
         assert len((tmp_path / "run.jsonl.trace.jsonl").read_text().splitlines()) == 2
 
 
+def test_ctrl_c_at_a_server_that_never_answers(
+    command: list[str], environment: dict[str, str], document: Path, server: Hosted, tmp_path: Path
+) -> None:
+    server.faults[1] = Fault(first_s=30)
+    arguments = ["probe", "four", f"{document}", "--target", server.url, "--model", "m", "--json", "--out", "run.jsonl"]
+    with subprocess.Popen(
+        [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=tmp_path
+    ) as process:
+        _until(lambda: bool(server.bodies))
+        time.sleep(0.4)
+        process.send_signal(signal.SIGINT)
+        said, words = process.communicate(timeout=20)
+    assert process.returncode == 130 and b"Traceback" not in words
+    request, verdict = [json.loads(line) for line in said.splitlines()]
+    assert (request["complete"], request["error"], request["usage"]) == (False, "stopped by the user", {})
+    assert request["first_event_s"] is None and verdict["verdict"] == "incomplete"
+    assert (tmp_path / "run.jsonl").read_bytes() == said
+
+
+@pytest.mark.parametrize(
+    ("content", "part"), [(b"", "empty"), (b" \n", "empty"), (b"a\xff", "not UTF-8 (byte 1)"), (None, "is a directory")]
+)
+def test_documents_that_are_none(cachewright: Run, server: Hosted, tmp_path: Path, content: Any, part: str) -> None:
+    path = tmp_path / "odd"
+    path.mkdir() if content is None else path.write_bytes(content)
+    done = probe(cachewright, path, server.url)
+    assert (done.returncode, done.stdout, server.bodies) == (3, "", [])
+    assert part in done.stderr
+
+
+def test_an_output_that_cannot_be_written_is_found_before_anything_is_sent(
+    cachewright: Run, document: Path, server: Hosted
+) -> None:
+    done = probe(cachewright, document, server.url, "--out", "no/such/folder/run.jsonl")
+    assert done.returncode == 2 and "cannot be written" in done.stderr
+    assert server.bodies == []
+
+
 def _until(true: Callable[[], bool]) -> None:
     end = time.monotonic() + 20
     while not true():
@@ -267,92 +304,3 @@ def test_an_earlier_record_is_never_overwritten(
     done = probe(cachewright, document, server.url, "--out", "run.jsonl")
     assert done.returncode == 2 and "is there already" in done.stderr
     assert (tmp_path / "run.jsonl").read_text() == "precious" and server.bodies == []
-
-
-# Consent --------------------------------------------------------------------------------------------------------------
-
-DEAD_PROXY = {"HTTPS_PROXY": "http://127.0.0.1:9", "ANTHROPIC_API_KEY": KEY}
-
-
-@pytest.fixture
-def paid(environment: dict[str, str]) -> None:
-    """No test may reach a paid API, whatever goes wrong."""
-    environment.update(DEAD_PROXY)
-
-
-@pytest.mark.usefixtures("paid")
-@pytest.mark.parametrize(
-    ("arguments", "code", "part"),
-    [
-        (["--model", "claude-opus-4-8"], 2, "this costs money and nobody can be asked"),
-        (["--model", "no-such-model", "--yes"], 2, "no-such-model: no price is known"),
-        (["--model", "claude-opus-4-8", "--yes", "--budget", "0.001"], 1, "the next request may cost up to $"),
-        (["--model", "claude-opus-4-8", "--yes"], 4, "no answer"),
-        (["--model", "claude-opus-4-8", "--budget", "nothing"], 2, "no amount of dollars above 0"),
-        (["--model", "claude-opus-4-8", "--budget", "-1"], 2, "no amount of dollars above 0"),
-        (["--model", "claude-opus-4-8", "--budget", "NaN"], 2, "no amount of dollars above 0"),
-        (["--model", "claude-opus-4-8", "--api", "chat"], 2, "anthropic is probed through messages"),
-    ],
-)
-def test_money_needs_consent(cachewright: Run, document: Path, arguments: list[str], code: int, part: str) -> None:
-    done = cachewright("probe", "four", document, "--target", "anthropic", *arguments, stdin="")
-    assert done.returncode == code, done.stderr
-    assert part in done.stderr and KEY not in done.stderr
-
-
-@pytest.mark.usefixtures("paid")
-def test_the_cost_is_shown_before_anything(cachewright: Run, document: Path) -> None:
-    done = cachewright("probe", "four", document, "--target", "anthropic", "--model", "claude-opus-4-8", stdin="")
-    assert "about 4 requests" in done.stderr and "never more than $" in done.stderr
-
-
-@pytest.mark.usefixtures("paid")
-def test_no_key_means_nothing_is_sent(cachewright: Run, environment: dict[str, str], document: Path) -> None:
-    del environment["ANTHROPIC_API_KEY"]
-    arguments = ("--target", "anthropic", "--model", "claude-opus-4-8", "--yes", "--json")
-    done = cachewright("probe", "four", document, *arguments, stdin="")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "api.anthropic.com: no key; set ANTHROPIC_API_KEY" in done.stderr
-
-
-@pytest.mark.usefixtures("paid")
-@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
-@pytest.mark.parametrize(
-    ("answer", "code", "part"),
-    [("n", 130, b"before anything was sent"), ("", 130, b"before anything"), ("y", 4, b"no answer")],
-)
-def test_the_question_and_the_hidden_prompt(
-    command: list[str], environment: dict[str, str], document: Path, tmp_path: Path, answer: str, code: int, part: bytes
-) -> None:
-    import pty
-
-    del environment["ANTHROPIC_API_KEY"]
-    master, slave = pty.openpty()
-    arguments = ["probe", "four", f"{document}", "--target", "anthropic", "--model", "claude-opus-4-8", "--json"]
-    with subprocess.Popen(
-        [*command, *arguments], stdin=slave, stdout=subprocess.PIPE, stderr=slave, env=environment, cwd=tmp_path
-    ) as process:
-        os.close(slave)
-        seen = _read(master, b"[y/N]")
-        os.write(master, answer.encode() + b"\n")
-        if answer == "y":
-            seen += _read(master, b"not shown")
-            time.sleep(0.2)
-            os.write(master, KEY.encode() + b"\n")
-        seen += _read(master, None)
-        assert process.wait(20) == code
-    os.close(master)
-    assert part in seen and KEY.encode() not in seen
-
-
-def _read(master: int, until: bytes | None) -> bytes:
-    seen = b""
-    while until is None or until not in seen:
-        try:
-            part = os.read(master, 4096)
-        except OSError:  # the other side has ended
-            return seen
-        if not part:
-            return seen
-        seen += part
-    return seen

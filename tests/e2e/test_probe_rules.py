@@ -128,10 +128,27 @@ SLOW_FIRST, FAST_SECOND = Fault(first_s=0.9, stall_s=0.6), Fault(first_s=0.1)
 def test_fan_out_tells_other_caches_apart(habit: Any, verdict: str, hits: list[bool]) -> None:
     with hosted(MessagesCache(Habits(readable=habit))) as server, lab_at(server.url) as lab:
         # Whoever comes first is slow, so that the second is there while the first is being answered.
-        server.faults = {number: (SLOW_FIRST, FAST_SECOND)[number % 2] for number in range(2, 10)}
+        server.faults = {number: (SLOW_FIRST, FAST_SECOND)[number % 2] for number in range(2, 20)}
         found = fanout.run(lab)
     assert [row["reused"] for row in found["table"]] == hits
     assert found["verdict"] == verdict
+
+
+class Losing(MessagesCache):
+    """Answers one request as another machine would, which has seen nothing."""
+
+    count = 0
+
+    def ask(self, key: str, body: Json, now: float) -> Any:
+        self.count += 1
+        return super().ask("elsewhere" if self.count == 9 else key, body, now)
+
+
+def test_one_lost_entry_does_not_refute_fan_out() -> None:
+    with hosted(Losing(Habits())) as server, lab_at(server.url) as lab:
+        found = fanout.run(lab)
+    assert found["verdict"] == "inconclusive"
+    assert "two pairs differ" in found["table"][3]["answer"] and len(found["table"][3]["requests"]) == 4
 
 
 def test_without_a_delay_simultaneous_cells_are_inconclusive_not_refuted() -> None:
@@ -211,6 +228,9 @@ def test_missing_usage_refutes_nothing(faulty: Any) -> None:
         (["--only", "units"], "it speaks chat"),
         (["--rules", "none.toml"], "none.toml"),
         (["--max-wait", "-1"], "--max-wait"),
+        (["--max-wait", "nan"], "'nan' is no number of seconds"),
+        (["--model", ""], "no name of a model"),
+        (["--model", "m\x1b[31m"], "no name of a model"),
     ],
 )
 def test_wrong_usage(cachewright: Run, arguments: list[str], part: str) -> None:

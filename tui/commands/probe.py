@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,39 @@ class Dollars(click.ParamType[Decimal]):
         return amount
 
 
+class Seconds(click.ParamType[float]):
+    """A time of 0 or more seconds."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The time."""
+        try:
+            found = float(value)
+        except ValueError:
+            found = -1.0
+        if not 0 <= found < inf:
+            self.fail(f"{value!r} is no number of seconds from 0 on", param, ctx)
+        return found
+
+
+class ModelName(click.ParamType[str]):
+    """A name that can stand in a request and on a screen."""
+
+    name = "model"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name."""
+        text = str(value)
+        if not text.strip() or not text.isprintable():
+            self.fail(f"{value!r} is no name of a model", param, ctx)
+        return text
+
+
 _FILE = click.Path(path_type=Path)
 _SHARED = (
     click.option("--target", required=True, metavar="NAME|URL", help="anthropic, openai, deepseek, or a server's URL."),
-    click.option("--model", required=True, help="Model to ask for."),
+    click.option("--model", required=True, type=ModelName(), metavar="MODEL", help="Model to ask for."),
     click.option("--api", type=click.Choice(["messages", "chat", "responses"]), help="API to speak at a URL."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON Lines: requests as they end, then the results."),
     click.option("--yes", is_flag=True, help="Do not ask before spending money."),
@@ -128,7 +158,7 @@ def fanout(options: Any) -> None:
 
 @command.command()
 @click.option("--only", multiple=True, metavar="PROBE", help="Probe to run; repeatable. Default: the usual ones.")
-@click.option("--max-wait", type=click.FloatRange(0), default=600.0, show_default=True, metavar="SECONDS",
+@click.option("--max-wait", type=Seconds(), default=600.0, show_default=True, metavar="SECONDS",
               help="Longest gap to wait for when measuring a lifetime.")  # fmt: skip
 @shared
 def rules(options: Any, only: tuple[str, ...], max_wait: float) -> None:

@@ -169,7 +169,10 @@ def _keys(target: Target, count: int) -> list[str]:
 
 
 def _ask(text: str) -> str:
-    return str(click.prompt(text, hide_input=True, err=True))
+    try:
+        return str(click.prompt(text, hide_input=True, err=True))
+    except click.Abort:
+        fail("stopped before anything was sent", ExitCode.STOPPED)
 
 
 def _ruleset(options: Options, target: Target) -> DatedRules | None:

@@ -4,7 +4,7 @@ import pytest
 from habits import Habits, MessagesCache
 from workbench import dream_lab
 
-from probes.api import minimum
+from probes.api import minimum, suite
 from probes.errors import NoCaching
 
 
@@ -29,6 +29,14 @@ def test_the_prediction_is_the_rules_own() -> None:
     assert claim.prediction["cached"] != claim.observation["cached"]
     (claim,) = minimum.run(dream_lab(MessagesCache(Habits(minimum=1024))))
     assert claim.prediction["cached"] == claim.observation["cached"]
+
+
+def test_a_wrong_minimum_spoils_no_other_prediction() -> None:
+    lab = dream_lab(MessagesCache(Habits(minimum=64)))
+    first, second = suite.run(lab, [suite.PROBES["minimum"], suite.PROBES["prewarm"]])
+    assert (first.finding, first.expected) == ("refuted", 1024)
+    assert (second.finding, second.prediction) == ("confirmed", {"hit": True})
+    assert (lab.exchanges[-1].usage.input_tokens or 0) < 200  # and documents got short
 
 
 def test_no_caching_is_said_and_not_measured() -> None:

@@ -68,6 +68,15 @@ def test_a_short_answer_cannot_tell_start_from_end() -> None:
     assert "long answer took 5 s" in claim.why
 
 
+@pytest.mark.parametrize(("answer_s", "most"), [(0.001, 8000), (1.0, 700)])
+def test_the_long_answer_is_as_long_as_the_servers_pace_asks_for(answer_s: float, most: int) -> None:
+    lab = dream_lab(MessagesCache(Habits()), long_s=120)
+    lab.sender.answer_s = answer_s  # type: ignore[attr-defined]
+    clock.run_clock(lab)
+    (asked,) = [one.body["max_tokens"] for one in lab.exchanges if one.case == "clock_write"]
+    assert most * 0.8 < asked <= most
+
+
 def test_the_bounds_are_measured_once() -> None:
     lab = dream_lab(MessagesCache(Habits()), long_s=120)
     lifetime.run(lab)
