@@ -42,6 +42,7 @@ class CachewrightApp(App[None]):
         self.source = source
         self.live = live
         self._version: int | None = None
+        self._lost_sight = False
         self._judged: dict[str, Judged] = {}
         self.register_theme(DARK)
         self.register_theme(LIGHT)
@@ -69,7 +70,11 @@ class CachewrightApp(App[None]):
             version = await asyncio.to_thread(queries.version, self.source)
         except AuditError as error:
             screen.problem(str(error))
+            self._lost_sight = True
             return
+        if self._lost_sight:
+            self._lost_sight = False
+            screen.problem("")
         if version != self._version and self._version is not None:
             self._version = version
             self._judged.clear()
