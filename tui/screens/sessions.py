@@ -55,7 +55,7 @@ class SessionsScreen(Base):
         Binding("slash", "filter", "Search", key_display="/"),
         Binding("s", "sort", "Sort"),
         Binding("r", "reverse", "Reverse"),
-        Binding("b", "breakdown", "Costs"),
+        Binding("b", "app.breakdown", "Costs"),
         Binding("l", "app.live", "Live"),
         Binding("escape", "unfilter", "All", show=False),
         *COMMON[1:],
@@ -273,12 +273,6 @@ class SessionsScreen(Base):
         field.value = ""
         field.remove_class("shown")
         self.table.focus()
-
-    def action_breakdown(self) -> None:
-        """Show where the money went."""
-        from tui.screens.breakdown import BreakdownScreen
-
-        self.app.push_screen(BreakdownScreen())
 
     def action_back(self) -> None:
         """There is nothing before the first screen."""
