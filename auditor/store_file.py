@@ -25,6 +25,8 @@ _FAULTS = {
 
 def make_file(path: Path) -> None:
     """Make the file and its directory. Prompts are private: the file is readable by its owner only."""
+    if path.is_dir():
+        raise StoreError(f"{path}: is a folder; name a file in it")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():

@@ -22,6 +22,9 @@ from traces.facts import terms_in
 from traces.schema import Usage
 
 Dimension: TypeAlias = Literal["day", "model", "project", "kind", "cause"]
+NOT_JUDGED = "not judged"
+"""The cause of calls that no audit of this ruleset has seen."""
+
 DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
 
 _KNOWN = "(status IS NULL OR status < 400) AND input_tokens IS NOT NULL AND read_tokens IS NOT NULL"
@@ -45,7 +48,7 @@ _SPARK = "SELECT input_tokens, read_tokens FROM calls WHERE trace = ? ORDER BY s
 _EVERY = f"""
     SELECT provider, model, started_at, facts, {", ".join(f"calls.{name}" for name in _TOKENS)},
         substr(started_at, 1, 10), ifnull(model, 'unknown'), file, kind,
-        CASE WHEN verdict IS NULL THEN 'not judged' WHEN lost_tokens > 0 THEN cause ELSE 'nothing paid again' END,
+        CASE WHEN verdict IS NULL THEN '{NOT_JUDGED}' WHEN lost_tokens > 0 THEN cause ELSE 'nothing paid again' END,
         lost_tokens
     FROM calls LEFT JOIN outcomes ON call = key AND ruleset = ?
     WHERE {_KNOWN.replace("input_", "calls.input_").replace("read_", "calls.read_")}"""

@@ -23,6 +23,9 @@ from tui.widgets.colours import DARK, LIGHT, variables
 FOLLOW_S = 1.0
 """Seconds between two looks at whether the store has grown."""
 
+NAMED_ANYWAY = ("app.help", "app.live", "app.quit")
+"""Actions that the command palette has on every screen."""
+
 KEPT = 8
 """Judged sessions that stay in memory."""
 
@@ -42,6 +45,7 @@ class CachewrightApp(App[None]):
         self.source = source
         self.live = live
         self._version: int | None = None
+        self._lost_sight = False
         self._judged: dict[str, Judged] = {}
         self.register_theme(DARK)
         self.register_theme(LIGHT)
@@ -69,7 +73,11 @@ class CachewrightApp(App[None]):
             version = await asyncio.to_thread(queries.version, self.source)
         except AuditError as error:
             screen.problem(str(error))
+            self._lost_sight = True
             return
+        if self._lost_sight:
+            self._lost_sight = False
+            screen.problem("")
         if version != self._version and self._version is not None:
             self._version = version
             self._judged.clear()
@@ -103,6 +111,12 @@ class CachewrightApp(App[None]):
 
         self.push_screen(TimelineScreen(trace))
 
+    def action_breakdown(self) -> None:
+        """Show where the money of the whole store went."""
+        from tui.screens.breakdown import BreakdownScreen
+
+        self.push_screen(BreakdownScreen())
+
     def action_help(self) -> None:
         """Show keys and signs."""
         from tui.screens.help import HelpScreen
@@ -122,7 +136,7 @@ class CachewrightApp(App[None]):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """What the command palette offers: the screen's own keys, then what Textual has, without its list of keys."""
         for binding in screen.BINDINGS:
-            if isinstance(binding, Binding) and binding.show and not binding.action.startswith("app."):
+            if isinstance(binding, Binding) and binding.show and binding.action not in NAMED_ANYWAY:
                 run = partial(self.run_action, binding.action, screen)
                 yield SystemCommand(binding.description, f"Key {binding.key_display or binding.key.split(',')[0]}", run)
         ours = ("Keys", "Maximize", "Minimize")

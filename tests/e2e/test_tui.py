@@ -1,5 +1,6 @@
 """`cachewright tui` as a user starts it: in a terminal, without one, and over stores that cannot be used."""
 
+import contextlib
 import os
 import pty
 import select
@@ -74,6 +75,34 @@ def test_a_store_that_cannot_be_used(cachewright: Cachewright, tmp_path: Path, c
     done = cachewright("tui", "--db", "a.db")
     assert done.returncode == 3
     assert fact in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        ("DROP TABLE calls; DROP TABLE _sqlite_migrations", "is another program's SQLite database; name another file"),
+        (
+            "INSERT INTO _sqlite_migrations (migration_set, name, applied_at) VALUES ('cachewright', 'm0999_x', '')",
+            "store version 999 is newer than this program's",
+        ),
+    ],
+)
+def test_a_store_of_another_program_or_a_newer_one(
+    cachewright: Cachewright, tmp_path: Path, change: str, fact: str
+) -> None:
+    assert cachewright("audit", FOURTEEN, "--db", "a.db").returncode == 0
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.db")) as conn:
+        conn.executescript(change)
+    done = cachewright("tui", "--db", "a.db")
+    assert done.returncode == 3
+    assert fact in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_folder_in_place_of_a_store(cachewright: Cachewright, tmp_path: Path) -> None:
+    (tmp_path / "a.db").mkdir()
+    done = cachewright("tui", "--db", "a.db")
+    assert done.returncode == 3
+    assert done.stderr == "cachewright: a.db: is a folder; name a file in it\n"
 
 
 def test_a_store_cut_short(cachewright: Cachewright, tmp_path: Path) -> None:

@@ -1,16 +1,21 @@
 """The terminal app under test: stores for it, and keys pressed once everything asked for is shown."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from textual.pilot import Pilot
+from textual.widgets import Static
 
 from auditor.audit import audit
 from auditor.outcomes import outcome_rows
 from auditor.store import Store
 from localmodel.rules.book import Rulebook
 from traces import io
+from tui.app import CachewrightApp
 from tui.queries import body_reader
+from tui.widgets.rows import RowTable
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "traces" / "recorded"
@@ -49,3 +54,25 @@ def walk(*keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
         await press(pilot, *keys)
 
     return run
+
+
+def drive(app: CachewrightApp, steps: Callable[[Pilot[None]], Awaitable[Any]], size: tuple[int, int] = SMALL) -> Any:
+    """Run the app and take these steps once the first screen is there."""
+
+    async def run() -> Any:
+        async with app.run_test(size=size) as pilot:
+            await settled(pilot)
+            return await steps(pilot)
+
+    return asyncio.run(run())
+
+
+def text(pilot: Pilot[None], id: str) -> str:
+    """What a line of the screen says."""
+    return str(pilot.app.screen.query_one(f"#{id}", Static).content)
+
+
+def lines(pilot: Pilot[None]) -> list[str]:
+    """What the table of the screen shows."""
+    table = pilot.app.screen.query_one(RowTable)
+    return [table.render_line(y).text.rstrip() for y in range(table.size.height)]

@@ -1,50 +1,19 @@
-"""The app used by keys alone, by mouse, live, and over stores that fail."""
+"""The app used by keys alone and by mouse, narrow and wide, with hostile text."""
 
-import asyncio
-import contextlib
-import json
-import shutil
-import sqlite3
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import hostile
 import pytest
-from screens import RECORDED, SMALL, press, settled, stored
+from screens import SMALL, drive, lines, press, settled, text
 from textual.pilot import Pilot
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
-from auditor.pricing import open_prices
-from auditor.store import Store
 from auditor.visible import visible
-from localmodel.rules.book import Rulebook
-from traces import io
 from tui.app import CachewrightApp
-from tui.queries import Source
 from tui.screens.sessions import SessionsScreen
 from tui.widgets.rows import RowTable
 
 Make = Callable[..., CachewrightApp]
-
-
-def drive(app: CachewrightApp, steps: Callable[[Pilot[None]], Awaitable[Any]], size: tuple[int, int] = SMALL) -> Any:
-    async def run() -> Any:
-        async with app.run_test(size=size) as pilot:
-            await settled(pilot)
-            return await steps(pilot)
-
-    return asyncio.run(run())
-
-
-def text(pilot: Pilot[None], id: str) -> str:
-    return str(pilot.app.screen.query_one(f"#{id}", Static).content)
-
-
-def lines(pilot: Pilot[None]) -> list[str]:
-    """What the table of the screen shows."""
-    table = pilot.app.screen.query_one(RowTable)
-    return [table.render_line(y).text.rstrip() for y in range(table.size.height)]
 
 
 def test_from_the_sessions_to_the_cause_of_row_11_and_the_total_of_all_fixes(app: Make) -> None:
@@ -232,108 +201,6 @@ def test_the_palette_has_the_commands_of_the_screen(app: Make) -> None:
         assert "158,018.5 equivalents" in text(pilot, "totals")
 
     drive(app("fourteen"), steps)
-
-
-def test_a_store_that_is_deleted_is_said_and_not_made_anew(stores: dict[str, Path], tmp_path: Path) -> None:
-    path = Path(shutil.copy(stores["fourteen"], tmp_path / "calls.db"))
-
-    async def steps(pilot: Pilot[None]) -> None:
-        path.unlink()
-        await press(pilot, "enter")
-        assert "calls.db: the file is gone" in text(pilot, "problem")
-        assert not path.exists()
-        stored(tmp_path, RECORDED / "usage_table" / "claude_code.csv")
-        await press(pilot, "escape")
-        for _ in range(40):
-            await pilot.pause(0.1)
-            if not lines(pilot)[1].startswith("fourteen"):
-                break
-        assert "entireio-cli" in lines(pilot)[1] and len([line for line in lines(pilot) if line]) == 2
-        assert text(pilot, "problem") == ""
-
-    drive(CachewrightApp(Source(path, Rulebook(), open_prices())), steps)
-
-
-@pytest.mark.parametrize("change", ["started_at = 'soon'", "facts = x'78ff'", "input_tokens = 'many'", "kind = x'ff'"])
-def test_rows_that_somebody_else_changed(stores: dict[str, Path], tmp_path: Path, change: str) -> None:
-    path = Path(shutil.copy(stores["fourteen"], tmp_path / "calls.db"))
-    with contextlib.closing(sqlite3.connect(path)) as conn:
-        conn.execute(f"UPDATE calls SET {change} WHERE seq = 3")
-        conn.commit()
-
-    async def steps(pilot: Pilot[None]) -> None:
-        said = text(pilot, "problem")
-        await press(pilot, "enter", "b")
-        said += text(pilot, "problem")
-        assert "calls.db: is damaged" in said
-
-    drive(CachewrightApp(Source(path, Rulebook(), open_prices()), live=False), steps)
-
-
-def test_it_follows_the_store(tmp_path: Path) -> None:
-    rows = [json.loads(line) for line in (RECORDED / "fourteen/calls.jsonl").read_text().splitlines()]
-    few = tmp_path / "few.jsonl"
-    few.write_text("".join(json.dumps(row) + "\n" for row in rows[:4]))
-    path = stored(tmp_path, few)
-
-    async def steps(pilot: Pilot[None]) -> None:
-        assert " 4 " in lines(pilot)[1] and "● live" in text(pilot, "top")
-        await press(pilot, "enter")
-        with Store.open(path) as store:
-            store.add(io.read(RECORDED / "fourteen/calls.jsonl"))
-        for _ in range(40):
-            await pilot.pause(0.1)
-            if len([line for line in lines(pilot) if line]) == 15:
-                break
-        assert "14 calls" in text(pilot, "top")
-        await settled(pilot)
-        await press(pilot, "escape")
-        assert " 14 " in lines(pilot)[1]
-
-    drive(CachewrightApp(Source(path, Rulebook(), open_prices())), steps)
-
-
-def test_an_empty_store_says_what_to_do(tmp_path: Path) -> None:
-    path = tmp_path / "new.db"
-    Store.open(path).close()
-
-    async def steps(pilot: Pilot[None]) -> None:
-        assert "cachewright tui run.jsonl" in text(pilot, "empty") and "new.db" in text(pilot, "empty")
-        await press(pilot, "enter", "b", "escape")
-
-    drive(CachewrightApp(Source(path, Rulebook(), open_prices())), steps)
-
-
-def test_a_store_that_fails_while_it_is_looked_at(stores: dict[str, Path], tmp_path: Path) -> None:
-    path = shutil.copy(stores["fourteen"], tmp_path / "calls.db")
-
-    async def steps(pilot: Pilot[None]) -> None:
-        Path(path).write_bytes(b"not a database, " * 1000)
-        await press(pilot, "enter")
-        assert "is not an SQLite database" in text(pilot, "problem")
-        shutil.copy(stores["fourteen"], path)
-        await press(pilot, "escape", "enter")
-        assert "14 calls" in text(pilot, "top") and text(pilot, "problem") == ""
-
-    drive(CachewrightApp(Source(Path(path), Rulebook(), open_prices()), live=False), steps)
-
-
-def test_a_locked_store_is_said_and_asked_again(stores: dict[str, Path], tmp_path: Path) -> None:
-    path = shutil.copy(stores["fourteen"], tmp_path / "calls.db")
-
-    async def steps(pilot: Pilot[None]) -> None:
-        lock = sqlite3.connect(path, isolation_level=None)
-        lock.execute("PRAGMA locking_mode = EXCLUSIVE")
-        lock.execute("BEGIN EXCLUSIVE")
-        lock.execute("DELETE FROM outcomes")
-        await press(pilot, "enter")
-        assert "is locked by another program" in text(pilot, "problem")
-        lock.execute("ROLLBACK")
-        lock.close()
-        await press(pilot, "escape", "enter")
-        assert "14 calls" in text(pilot, "top")
-
-    drive(CachewrightApp(Source(Path(path), Rulebook(), open_prices()), live=False), steps)
 
 
 def test_a_resize_changes_what_is_shown(app: Make) -> None:

@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Footer, Static
 
 from auditor.figures import dollars, number, percent
-from auditor.summary import DIMENSIONS, Cost, Dimension, total
+from auditor.summary import DIMENSIONS, NOT_JUDGED, Cost, Dimension, total
 from tui import queries
 from tui.drawing import Cell, Piece, bar, shown
 from tui.screens.base import COMMON, Base
@@ -78,7 +78,9 @@ class BreakdownScreen(Base):
     @on(RowTable.Moved)
     def _moved(self) -> None:
         names, cursor = list(self.costs.get(self.dimension, {})), self.query_one(RowTable).cursor
-        self.detail([(shown(names[cursor]), "")] if cursor < len(names) else [])
+        name = names[cursor] if cursor < len(names) else ""
+        advice = "; to judge them: cachewright audit --db FILE" if name == NOT_JUDGED else ""
+        self.detail([(shown(name), ""), (advice, "dim")] if names else [])
 
 
 def _cells(name: str, cost: Cost, peak: int, wide: bool) -> list[Cell]:

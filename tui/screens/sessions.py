@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Footer, Input, Static
 
+from auditor.errors import AuditError
 from auditor.figures import dollars, number
 from auditor.summary import Session, total
 from auditor.visible import visible
@@ -55,7 +56,7 @@ class SessionsScreen(Base):
         Binding("slash", "filter", "Search", key_display="/"),
         Binding("s", "sort", "Sort"),
         Binding("r", "reverse", "Reverse"),
-        Binding("b", "breakdown", "Costs"),
+        Binding("b", "app.breakdown", "Costs"),
         Binding("l", "app.live", "Live"),
         Binding("escape", "unfilter", "All", show=False),
         *COMMON[1:],
@@ -107,9 +108,8 @@ class SessionsScreen(Base):
             self.all = []
             self._take(found.sessions)
         self.house.seen(found.version)
-        if unknown or self.lost is None:
-            self.lost = await self.asked(lambda: asyncio.to_thread(queries.lost, self.source)) or {}
-            self.list_again()
+        self.lost = await self.asked(lambda: asyncio.to_thread(queries.lost, self.source)) or {}
+        self.list_again()
 
     def _take(self, sessions: list[Session]) -> None:
         """Put sessions that were read in the place of what was known of them."""
@@ -188,9 +188,11 @@ class SessionsScreen(Base):
             self.table.refresh()
         for index, session in sight:
             if session.trace not in self.savings and session.calls <= MOST_REPLAYED:
-                self.savings[session.trace] = await self.asked(
-                    lambda trace=session.trace: asyncio.to_thread(self.house.saving, trace)  # type: ignore[misc]
-                )
+                try:
+                    self.savings[session.trace] = await asyncio.to_thread(self.house.saving, session.trace)
+                except AuditError as error:  # not known is another thing than not to be replayed
+                    self.problem(str(error))
+                    return
                 self.table.refresh_row(index)
         self._tell()
 
@@ -273,12 +275,6 @@ class SessionsScreen(Base):
         field.value = ""
         field.remove_class("shown")
         self.table.focus()
-
-    def action_breakdown(self) -> None:
-        """Show where the money went."""
-        from tui.screens.breakdown import BreakdownScreen
-
-        self.app.push_screen(BreakdownScreen())
 
     def action_back(self) -> None:
         """There is nothing before the first screen."""

@@ -39,7 +39,7 @@ class TimelineScreen(Base):
         Binding("n", "miss(1)", "Next miss"),
         Binding("p", "miss(-1)", "Previous"),
         Binding("w", "what_if", "What if"),
-        Binding("b", "breakdown", "Costs"),
+        Binding("b", "app.breakdown", "Costs"),
         *COMMON,
     ]
 
@@ -141,12 +141,6 @@ class TimelineScreen(Base):
 
         if self.judged is not None:
             self.app.push_screen(WhatIfScreen(self.judged, self.trace))
-
-    def action_breakdown(self) -> None:
-        """Show where the money of the whole store went."""
-        from tui.screens.breakdown import BreakdownScreen
-
-        self.app.push_screen(BreakdownScreen())
 
 
 def words(audited: Audited) -> list[Piece]:

@@ -317,7 +317,7 @@ def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(StoreError, match="another program's SQLite database"):
         Store.open(other)
-    with pytest.raises(StoreError, match="cannot be opened"):
+    with pytest.raises(StoreError, match="is a folder"):
         Store.open(tmp_path)
     with pytest.raises(StoreError, match="name a file in a writable directory"):
         Store.open(text / "store.db")
