@@ -68,7 +68,8 @@ class Place:
         self.environment = kept | {
             "HOME": str(self.home), "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
             "ANTHROPIC_API_KEY": KEY, "OPENAI_API_KEY": KEY, "CODEX_API_KEY": KEY, "IS_SANDBOX": "1",
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         }  # fmt: skip
 
     def run(self, *words: str, **more: str) -> str:
