@@ -21,6 +21,7 @@ from harness.proxy.heads import HEAD_BYTES, LAST_CHUNK, Headers, chunk, is_chunk
 from harness.proxy.routes import Origin, Routes
 from harness.proxy.server_side import ServerSide
 from harness.recorder.tap import Opened, Tap
+from localmodel.prometheus import KIND
 
 OpenTap = Callable[[Opened], Tap]
 Page = Callable[[bytes], bytes | None]
@@ -158,7 +159,7 @@ class ClientSide(asyncio.Protocol):
         inbound = self._queue[0]
         own = self._page(inbound.url) if inbound.method == b"GET" else None
         if own is not None:
-            self._answer(b"200 OK", b"text/plain; version=0.0.4; charset=utf-8", own)
+            self._answer(b"200 OK", KIND.encode(), own)
             return
         if b"websocket" in (value_of(inbound.headers, b"upgrade") or b"").lower():
             self._refuse(426, "WebSockets are not recorded; use HTTP")  # Codex then does so at once

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import serving
-from agents import Place, agree, from_npm
+from installed import Place, agree, from_npm
 from proxying import recorded
 
 # node itself comes from npm too: the newest clients want 22.19, and npm silently takes old ones for an older node.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import serving
-from agents import Place, agree, from_pip
+from installed import Place, agree, from_pip
 
 LONG = "say hello " * 1500
 """More tokens than the shortest prefix that a provider caches."""

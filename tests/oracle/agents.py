@@ -1,101 +1,91 @@
-"""Real agents for tests: where they are installed, a home to run them in, and what must agree after it."""
+"""The harness for tests: sessions against the local server of `serving`, with everything it says kept."""
 
-import os
-import shutil
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-
-import pytest
-import serving
-from proxying import recorded
+from threading import Event
+from typing import Any
 
 from auditor.audit import audit
-from auditor.store import Store
+from auditor.records import Audit
+from harness.opening import Opened, Options, Wiring, open_run
+from harness.session import Shared
+from harness.tools.base import Tool, schema
+from harness.wire import ToolSpec
 from localmodel.rules.load import load
+from traces import io
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = "from tui.cli import main; main(prog_name='cachewright')"
-KEY = "sk-ant-test-0123456789"
-INSTALL_S = 600
-
-
-def folder_of_clients() -> Path:
-    """Where clients are installed; skips unless `make test-clients` runs."""
-    place = os.environ.get("CACHEWRIGHT_CLIENTS")
-    if not place:
-        pytest.skip("real clients are installed by `make test-clients` only")
-    return Path(place).resolve()
+MODEL = "claude-opus-5"
+ALL = '[permissions]\nread = "allow"\nwrite = "allow"\nrun = "allow"\n'
 
 
-def from_npm(pinned: dict[str, str]) -> Path:
-    """The folder of these programs, installed where they are not yet."""
-    folder = folder_of_clients()
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not installed")
-    programs = folder / "node_modules" / ".bin"
-    if not all((programs / name).exists() for name in pinned):
-        folder.mkdir(parents=True, exist_ok=True)
-        _install("npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), *pinned.values())
-    return programs
+@dataclass
+class Heard:
+    """Events of a run."""
+
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def __call__(self, event: str, **members: Any) -> None:
+        self.events.append((event, members))
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        return [members for event, members in self.events if event == name]
 
 
-def from_pip(name: str, *pinned: str) -> Path:
-    """The folder of the program `name`, in a virtual environment of its own."""
-    programs = folder_of_clients() / f"venv-{name}" / "bin"
-    if not (programs / name).exists():
-        _install(sys.executable, "-m", "venv", str(programs.parent))
-        _install(str(programs / "python"), "-m", "pip", "install", "--quiet", *pinned)
-    return programs
+@dataclass
+class ManualClock:
+    """Time that passes only when somebody sleeps or a test says so."""
+
+    moment: datetime = field(default_factory=lambda: datetime(2026, 11, 20, 10, tzinfo=UTC))
+
+    def now(self) -> datetime:
+        return self.moment
+
+    def sleep(self, seconds: float) -> None:
+        self.moment += timedelta(seconds=seconds)
+
+    def wait(self, event: Event, seconds: float) -> bool:
+        self.sleep(seconds)
+        return event.is_set()
 
 
-def _install(*words: str) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, timeout=INSTALL_S, check=False)
-    if done.returncode:
-        pytest.skip(f"{words[0]} cannot install {words[-1]}: {done.stderr.strip().splitlines()[-1:]}")
+def options(folder: Path, url: str, **rest: Any) -> Options:
+    root = folder / "work"
+    root.mkdir(exist_ok=True)
+    if not (root / "cachewright.toml").exists():
+        (root / "cachewright.toml").write_text(ALL)
+    return Options(**{"model": MODEL, "root": root, "home": folder, "target": url, **rest})
 
 
-class Place:
-    """A home and a working folder of the test's own, in which clients run."""
-
-    def __init__(self, folder: Path, programs: Path, url: str) -> None:
-        self.home, self.url = folder / "home", url
-        self.work = folder / "work"
-        self.home.mkdir()
-        self.work.mkdir()
-        self.db = folder / "a.db"
-        kept = {name: os.environ[name] for name in ("LANG", "TERM") if name in os.environ}
-        self.environment = kept | {
-            "HOME": str(self.home), "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
-            "ANTHROPIC_API_KEY": KEY, "OPENAI_API_KEY": KEY, "CODEX_API_KEY": KEY, "IS_SANDBOX": "1",
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1",
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-        }  # fmt: skip
-
-    def run(self, *words: str, **more: str) -> str:
-        done = subprocess.run(
-            words, cwd=self.work, env=self.environment | more, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout
-
-    def recorded(self, *words: str) -> str:
-        own = [sys.executable, "-c", PROGRAM, "record", "--upstream", self.url, "--db", str(self.db), "--"]
-        return self.run(*own, *words)
+@contextmanager
+def opened(made: Options, heard: Heard | None = None, **wiring: Any) -> Iterator[Opened]:
+    rules = wiring.pop("rules", None) or load("anthropic")
+    with open_run(made, Wiring(rules=rules, emit=heard or Heard(), **wiring)) as run:
+        yield run
 
 
-def agree(place: Place, server: serving.Running, api: str) -> list[str]:
-    """Verdicts of all calls, after checking usage and verdict of each against the server's own account."""
-    with Store.open(place.db) as store:
-        result = audit(store.calls(), load("anthropic"), lambda one: store.request(one.call.key or b""))
-    mine = [one for one in result.calls if one.call.api == api and one.call.kind != "count"]
-    theirs = [row for row in server.client(KEY).calls() if row["api"] == api][-len(mine) :]
-    assert len(mine) == len(theirs) > 0
-    for one, row in zip(mine, theirs, strict=True):
-        usage = one.call.usage
-        assert (usage.input_tokens, usage.read_tokens) == (row["input_tokens"], row["read_tokens"])
-        assert one.verdict == row["verdict"], (one.diagnosis, row)
-    raw = place.db.read_bytes() + b"".join(repr(one).encode() for one in recorded(place.db))
-    assert KEY.encode() not in raw
-    return [one.verdict for one in mine]
+def rules_like(server: Any) -> Any:
+    """The very rules that a test's server follows, `--set` included."""
+    return server.service.ledger.rules
+
+
+def audited(run: Opened, ruleset: Any) -> Audit:
+    """The auditor's word on a run's ledger."""
+    calls = list(io.read(run.shared.folder / "ledger.jsonl"))
+    bodies = {call.id: call.request for call in calls}
+    return audit(calls, ruleset, lambda one: bodies[one.call.id])
+
+
+def tool(name: str, text: str = "Does something.", answer: str = "done", **properties: Any) -> Tool:
+    """A tool that always answers the same."""
+    return Tool(ToolSpec(name, text, schema(**properties)), "read", lambda arguments: answer)
+
+
+def with_resume(made: Options, name: str) -> Options:
+    return replace(made, resume=name)
+
+
+def with_emit(shared: Shared, heard: Heard) -> Shared:
+    return replace(shared, emit=heard)
