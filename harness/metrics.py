@@ -4,10 +4,11 @@ Unknown usage counts as a call without usage and adds to no token counter, becau
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.recorder.recorder import Health
-from localmodel.prometheus import Histogram, Values, family, single
+from localmodel.prometheus import Histogram, Key, family, single
 from traces.exchange import Exchange
 
 NAME = "cachewright_proxy"
@@ -43,10 +44,8 @@ class Metrics:
     def text(self, health: Health, connections: int) -> str:
         """The page."""
         gaps = {(reason,): number for reason, number in health.gaps.items()}
-        waiting, whole = (
-            "Finished calls that are not in the database yet.",
-            "read + write + uncached is the whole input.",
-        )
+        waiting = "Finished calls that are not in the database yet."
+        whole = "read + write + uncached is the whole input."
         lines = [
             *_family("calls_total", "Recorded attempts.", ("api", "result", "status"), self.calls),
             *_family("tokens_total", f"Reported tokens; {whole}", ("provider", "class"), self.tokens),
@@ -59,7 +58,7 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
 
-def _family(name: str, text: str, labels: tuple[str, ...], values: Values) -> list[str]:
+def _family(name: str, text: str, labels: tuple[str, ...], values: Mapping[Key, float]) -> list[str]:
     return family(f"{NAME}_{name}", "counter", text, labels, values)
 
 

@@ -7,16 +7,16 @@ where these are figures that somebody counts anyway, and it loads an HTTP server
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeVar
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 """The page's content type."""
 
-Values: TypeAlias = Mapping[tuple[str, ...], float]
-"""Figures by the values of their labels."""
+Key = TypeVar("Key", bound=tuple[str, ...])
+"""The values of a figure's labels."""
 
 
-def family(name: str, kind: str, text: str, labels: Sequence[str], values: Values) -> list[str]:
+def family(name: str, kind: str, text: str, labels: Sequence[str], values: Mapping[Key, float]) -> list[str]:
     """Lines of a `counter` or `gauge` with these labels, in the order of their values; none where it has no figures."""
     if not values:
         return []
@@ -26,7 +26,7 @@ def family(name: str, kind: str, text: str, labels: Sequence[str], values: Value
 
 def single(name: str, kind: str, text: str, value: float) -> list[str]:
     """Lines of a `counter` or `gauge` without labels."""
-    return family(name, kind, text, (), {(): value})
+    return [*_head(name, kind, text), f"{name} {value}"]
 
 
 @dataclass(slots=True)
