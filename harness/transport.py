@@ -8,6 +8,7 @@ What is sent and what comes back are the inner transport's own; only a copy is t
 the wire, so it is decoded as the proxy's is.
 """
 
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 import httpx2
@@ -32,11 +33,8 @@ class RecordingTransport(httpx2.AsyncBaseTransport):
         tap = _opened(self._recorder, request, self._run)
         tap.request(await request.aread())
         tap.request_done()
-        try:
+        with _sending(tap):
             response = await self._inner.handle_async_request(request)
-        except BaseException:
-            tap.end("unreachable")
-            raise
         tap.response_head(response.status_code, response.headers.raw)
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         response.stream = _AsyncTee(response.stream, tap)
@@ -62,11 +60,8 @@ class SyncRecordingTransport(httpx2.BaseTransport):
         tap = _opened(self._recorder, request, self._run)
         tap.request(request.read())
         tap.request_done()
-        try:
+        with _sending(tap):
             response = self._inner.handle_request(request)
-        except BaseException:
-            tap.end("unreachable")
-            raise
         tap.response_head(response.status_code, response.headers.raw)
         assert isinstance(response.stream, httpx2.SyncByteStream)
         response.stream = _SyncTee(response.stream, tap)
@@ -82,15 +77,11 @@ class _AsyncTee(httpx2.AsyncByteStream):
         self._inner, self._tap = inner, tap
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
+        with _receiving(self._tap):
             async for piece in self._inner:
                 self._tap.response(piece)
                 self._tap.work()
                 yield piece
-        except httpx2.TransportError:
-            self._tap.end("upstream_closed")
-            raise
-        self._tap.end("complete")
 
     async def aclose(self) -> None:
         self._tap.end("client_closed")  # says nothing where the end was seen
@@ -102,19 +93,35 @@ class _SyncTee(httpx2.SyncByteStream):
         self._inner, self._tap = inner, tap
 
     def __iter__(self) -> Iterator[bytes]:
-        try:
+        with _receiving(self._tap):
             for piece in self._inner:
                 self._tap.response(piece)
                 self._tap.work()
                 yield piece
-        except httpx2.TransportError:
-            self._tap.end("upstream_closed")
-            raise
-        self._tap.end("complete")
 
     def close(self) -> None:
         self._tap.end("client_closed")
         self._inner.close()
+
+
+@contextlib.contextmanager
+def _sending(tap: Tap) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        tap.end("unreachable")
+        raise
+
+
+@contextlib.contextmanager
+def _receiving(tap: Tap) -> Iterator[None]:
+    """The end of a reply; who stops reading before it closes the stream, which says so."""
+    try:
+        yield
+    except httpx2.TransportError:
+        tap.end("upstream_closed")
+        raise
+    tap.end("complete")
 
 
 def _opened(recorder: Recorder, request: httpx2.Request, run: str | None) -> Tap:

@@ -17,10 +17,11 @@ import httptools
 import orjson
 
 from harness.errors import BadRoute
-from harness.proxy.heads import LAST_CHUNK, Headers, chunk, is_chunked, request_head, value_of
+from harness.proxy.heads import HEAD_BYTES, LAST_CHUNK, Headers, chunk, is_chunked, request_head, value_of
 from harness.proxy.routes import Origin, Routes
 from harness.proxy.server_side import ServerSide
 from harness.recorder.tap import Opened, Tap
+from localmodel.prometheus import KIND
 
 OpenTap = Callable[[Opened], Tap]
 Page = Callable[[bytes], bytes | None]
@@ -54,6 +55,7 @@ class ClientSide(asyncio.Protocol):
         self._queue: deque[Inbound] = deque()
         self._reading: Inbound | None = None
         self._url, self._fields = b"", Headers()
+        self._head_bytes = 0
         self._out: list[bytes] = []
         self._server: ServerSide | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -69,6 +71,10 @@ class ClientSide(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Forward what this data completes, in one write."""
+        self._head_bytes = self._head_bytes + len(data) if self._reading is None else 0
+        if self._head_bytes > HEAD_BYTES:
+            self._refuse(431, f"a head of more than {HEAD_BYTES} bytes")
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -118,6 +124,7 @@ class ClientSide(asyncio.Protocol):
         parser, fields = self._parser, self._fields
         old = parser.get_http_version() == "1.0"
         keep = parser.should_keep_alive() and not old
+        self._head_bytes = 0
         self._reading = Inbound(parser.get_method(), self._url, fields, old, keep, is_chunked(fields))
         self._queue.append(self._reading)
         if len(self._queue) == 1:
@@ -152,7 +159,7 @@ class ClientSide(asyncio.Protocol):
         inbound = self._queue[0]
         own = self._page(inbound.url) if inbound.method == b"GET" else None
         if own is not None:
-            self._answer(b"200 OK", b"text/plain; version=0.0.4; charset=utf-8", own)
+            self._answer(b"200 OK", KIND.encode(), own)
             return
         if b"websocket" in (value_of(inbound.headers, b"upgrade") or b"").lower():
             self._refuse(426, "WebSockets are not recorded; use HTTP")  # Codex then does so at once

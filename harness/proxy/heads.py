@@ -11,6 +11,9 @@ Headers: TypeAlias = list[tuple[bytes, bytes]]
 _KEPT = frozenset((b"host", b"content-length", b"transfer-encoding"))
 """Nobody may take these away from a message."""
 
+HEAD_BYTES = 2**20
+"""A head that is longer is none: without a bound it would fill the memory. Clients send some kilobytes."""
+
 _HOP = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"))
 
 

@@ -1,11 +1,13 @@
 """Run the proxy: bind, serve, and stop without cutting off replies that are still coming."""
 
 import asyncio
+import resource
 import signal
 import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness.errors import BadRoute
 from harness.metrics import Metrics
@@ -16,6 +18,8 @@ from harness.recorder.recorder import Recorder
 BACKLOG = 1024
 GRACE_S = 5.0
 """How long open replies may go on once a stop was asked for."""
+
+MOST_FILES = 65_536
 
 SWITCH_S = 0.0001
 """How long the recorder's thread may keep the interpreter while traffic waits (CPython's default is 50 times that)."""
@@ -47,6 +51,13 @@ class Proxy:
         bound: socket.socket = self.server.sockets[0]
         self.port = bound.getsockname()[1]
         sys.setswitchinterval(SWITCH_S)
+        loop.set_exception_handler(self._fault)
+
+    def _fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """One line in place of asyncio's traceback, which would quote what passes here."""
+        error = context.get("exception")
+        reason = (error.strerror or "error").lower() if isinstance(error, OSError) else type(error).__name__
+        self.recorder.say(f"a connection failed in the proxy: {reason}", "fault")
 
     def _client(self) -> ClientSide:
         return ClientSide(self.routes, self.recorder.open, self._page, self.open_ones)
@@ -66,6 +77,14 @@ class Proxy:
         for one in list(self.open_ones):
             one.transport.abort()
         await asyncio.sleep(0)
+
+
+def more_files() -> None:
+    """Allow as many open files as this process may: each call takes two, and 1,024 is a common default."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def until_signal(proxy: Proxy, ready: Callable[[], None]) -> None:

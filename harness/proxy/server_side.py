@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import httptools
 
-from harness.proxy.heads import LAST_CHUNK, Headers, chunk, is_chunked, response_head, value_of
+from harness.proxy.heads import HEAD_BYTES, LAST_CHUNK, Headers, chunk, is_chunked, response_head, value_of
 from harness.proxy.routes import Origin
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class ServerSide(asyncio.Protocol):
         self._head_only = self._dechunk = False
         self._keep_alive = True
         self._out: list[bytes] = []
+        self._head_bytes = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -62,7 +63,10 @@ class ServerSide(asyncio.Protocol):
         client = self._client
         if client is None:
             return
+        self._head_bytes = 0 if self._status else self._head_bytes + len(data)
         try:
+            if self._head_bytes > HEAD_BYTES:
+                raise httptools.HttpParserError("a head without end")
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._write(client)

@@ -44,6 +44,8 @@ class Unpacker:
     @property
     def whole(self) -> bool:
         """Whether the coding's own end was seen."""
+        if self.note:
+            return False
         return bool(self._engine.is_finished() if self._coding == "br" else self._engine.eof)
 
     def feed(self, data: bytes) -> bytes:

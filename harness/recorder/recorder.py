@@ -120,7 +120,7 @@ class Recorder:
     def gap(self, reason: str) -> None:
         """A call is not recorded, for this reason."""
         self.health.gaps[reason] += 1
-        self._say(f"a call was not recorded: {reason}; it went on ({self.health.gaps[reason]} such calls)", reason)
+        self.say(f"a call was not recorded: {reason}; it went on ({self.health.gaps[reason]} such calls)", reason)
 
     def close(self, patience_s: float = 30.0) -> None:
         """Store what is finished, then stop. What cannot be stored stays in the spool, and is said."""
@@ -134,7 +134,8 @@ class Recorder:
                 " the next proxy on it stores them"
             )
 
-    def _say(self, message: str, about: str) -> None:
+    def say(self, message: str, about: str) -> None:
+        """Warn, at most once in a while about one thing."""
         now = time.monotonic()
         if now - self._warned.get(about, -WARN_EVERY_S) >= WARN_EVERY_S:
             self._warned[about] = now
@@ -220,7 +221,7 @@ class Recorder:
                 self.gap("the database refuses it")
                 self._done(tap, None)
             return []
-        self._say(f"not stored yet: {error}; {self.health.waiting} calls wait in {self._journal.folder}", "database")
+        self.say(f"not stored yet: {error}; {self.health.waiting} calls wait in {self._journal.folder}", "database")
         return [tap for tap, _ in built]
 
     def _done(self, tap: Tap, exchange: Exchange | None) -> None:
@@ -236,7 +237,7 @@ class Recorder:
             try:
                 seen(exchange)
             except Exception as error:  # a watcher's fault is no reason to stop recording
-                self._say(f"{getattr(seen, '__qualname__', 'a watcher')}: {type(error).__name__}", "watcher")
+                self.say(f"{getattr(seen, '__qualname__', 'a watcher')}: {type(error).__name__}", "watcher")
 
     def _built(self, records: list[Record]) -> Exchange | None:
         self._seq += 1

@@ -9,6 +9,7 @@ from binascii import Error, a2b_base64
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import product
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 Headers = list[tuple[bytes, bytes]]
@@ -36,7 +37,8 @@ _MEMBER = re.compile(
     re.I,
 )
 _PREFIX = len(b"x-goog-")
-_ESCAPED = re.compile(rb"[+&<>'=\"]")
+# What .NET escapes in JSON, and with it what others do.
+_ESCAPED = (re.compile(rb"[+&<>'`\"]"), re.compile(rb"[+&<>'`\"=/]"))
 _SCHEME = re.compile(rb"^(bearer|basic|token|digest)\s+", re.I)
 # Short-lived tokens change while the account stays the same: their fingerprint would accuse the account of changing.
 _ROTATING = (b"sk-ant-oat", b"eyJ", b"ya29.")
@@ -179,8 +181,8 @@ def _forms(secret: bytes) -> set[bytes]:
     forms = {secret, unquote_to_bytes(secret), quote_from_bytes(secret, safe="").encode()}
     for plain in tuple(forms):
         forms.add(plain.replace(b"/", b"\\/"))
-        for digits in (rb"\u%04x", rb"\u%04X"):
-            forms.add(_ESCAPED.sub(lambda match, digits=digits: digits % match[0][0], plain))  # type: ignore[misc]
+        for escaped, digits in product(_ESCAPED, (rb"\u%04x", rb"\u%04X")):
+            forms.add(escaped.sub(lambda match, digits=digits: digits % match[0][0], plain))  # type: ignore[misc]
     return {form for form in forms if len(form) >= SHORTEST}
 
 

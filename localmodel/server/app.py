@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from localmodel.prometheus import KIND
 from localmodel.server import anthropic, body, chat, dialect, responses
 from localmodel.server.errors import BackendFailed, BadRequest, NotFound, ServerError, WrongMethod
 from localmodel.server.openapi import description
@@ -132,7 +133,7 @@ class Pages:
     async def metrics(self, request: Request) -> Response:
         """`GET /metrics`."""
         body.authorised(request, self._service.settings.api_keys)
-        return Response(self._service.figures(), media_type="text/plain; version=0.0.4")
+        return Response(self._service.figures(), media_type=KIND)
 
     async def openapi(self, request: Request) -> Response:
         """`GET /openapi.json`."""

@@ -116,6 +116,25 @@ def test_full_disk(tmp_path: Path, command: list[str], environment: dict[str, st
     assert all(one.outcome == "complete" for one in recorded(db))
 
 
+def test_no_open_files_left(tmp_path: Path, command: list[str], environment: dict[str, str]) -> None:
+    """A crowd beyond the limit is told so in one line, and the proxy goes on after it."""
+    words = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60)); {command[-1]}"
+    with upstream(echo) as url, process([*command[:-1], words], environment, tmp_path / "a.db", url) as (port, found):
+        crowd = [connected(port) for _ in range(80)]
+        time.sleep(0.5)
+        for each in crowd:
+            each.close()
+        with connected(port) as client:
+            client.sendall(post("/run/r/v1/messages", b'{"n":1}'))
+            assert json.loads(read_reply(client)[1])["of"] == {"n": 1}
+        found.send_signal(signal.SIGTERM)
+        _, told = found.communicate(timeout=60)
+    assert "too many open files" in told
+    assert "Traceback" not in told
+    assert len(told.splitlines()) < 5
+    assert [one.outcome for one in recorded(tmp_path / "a.db")] == ["complete"]
+
+
 def test_two_proxies_on_one_database(tmp_path: Path, command: list[str], environment: dict[str, str]) -> None:
     db = tmp_path / "a.db"
     with (

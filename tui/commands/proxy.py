@@ -32,7 +32,7 @@ def command(listen: str, upstreams: tuple[str, ...], db: Path | None, watch: boo
     from auditor.errors import AuditError
     from harness.errors import HarnessError
     from harness.proxy.routes import Routes, origin_of
-    from harness.proxy.serve import until_signal
+    from harness.proxy.serve import more_files, until_signal
     from tui.commands.recording import recording
 
     host, port = address(listen)
@@ -46,6 +46,7 @@ def command(listen: str, upstreams: tuple[str, ...], db: Path | None, watch: boo
 
     try:
         routes = Routes([origin_of(spec) for spec in upstreams])
+        more_files()
         with recording(routes, db, redact=redact is not None, watch=watch) as proxy:
             asyncio.run(serve())
     except HarnessError as error:

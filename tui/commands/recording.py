@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import auditor.visible  # noqa: F401  `warn` needs it, and may be called when no more file can be opened
 from auditor.errors import AuditError
 from auditor.store import Store, default_path
 from harness.errors import RecordingFailed
