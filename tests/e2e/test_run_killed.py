@@ -30,7 +30,8 @@ ALL = '[permissions]\nread = "allow"\nwrite = "allow"\nrun = "allow"\n'
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[serving.Running]:
     script = serving.script(tmp_path, {"match": "slow", "delay_ms": 30_000, "text": "late"},
-                            {"match": "drip", "piece_ms": 50, "text": "word " * 400})  # fmt: skip
+                            {"match": "drip", "piece_ms": 50, "text": "word " * 400},
+                            {"match": "trickle", "piece_ms": 50, "text": "word " * 20})  # fmt: skip
     with serving.running(script=str(script)) as running:
         yield running
 
@@ -79,7 +80,7 @@ def test_killed_ten_times_at_random(started: Callable[..., subprocess.Popen[str]
     """kill -9 while it thinks, streams, runs tools or writes; each time it goes on with the same bytes."""
     dice = random.Random(7)
     task = 'call shell with {"command": "sleep 0.3; echo done"}'
-    conversation = "\n".join([task, "drip", 'call search with {"pattern": "word"}'] * 20) + "\n"
+    conversation = "\n".join([task, "trickle", 'call search with {"pattern": "word"}'] * 20) + "\n"
     before: list[bytes] = []
     arguments: tuple[str, ...] = ()
     for _ in range(10):

@@ -82,9 +82,15 @@ def test_other_providers_rules_predict_reads_too(tmp_path: Path, rules: str, pat
     with serving.running(rules=rules) as other:
         made = agents.options(tmp_path, other.url + path, model="gpt-5.1" if rules == "openai" else "deepseek-v4-pro")
         with agents.opened(made, heard, rules=agents.rules_like(other)) as run:
-            for number in range(20):
+            digest = run.agent.session.head.digest
+            for number in range(TURNS):
                 say(run, number)
+            assert run.agent.session.head.digest == digest
+            bodies = [row.call.request or {} for row in run.ledger.rows]
         calls = heard.named("call")
+    heads = {dump([one.get(name) for name in ("model", "tools", "instructions")]) for one in bodies}
+    turns = [one.get("messages") or one["input"] for one in bodies]
+    assert len(heads) == 1 and all(now[: len(before)] == before for before, now in pairwise(turns))
     assert all(abs(one["predicted_read_tokens"] - one["read_tokens"]) <= off for one in calls)
     assert sum(one["read_tokens"] for one in calls) > 0
 
