@@ -80,6 +80,11 @@ class Forecast:
     _lock: Lock = field(default_factory=Lock)  # sub-agents send at the same time
     _meter: Meter = field(default_factory=Meter)
     _interner: Interner = field(default_factory=lambda: Interner(estimate))
+    _answers: dict[bytes, int] = field(default_factory=dict)
+    """Identity of a request -> tokens billed for it and its answer."""
+
+    _around: dict[tuple[str, ...], int] = field(default_factory=dict)
+    """Kinds of an answer's blocks -> tokens that the provider's template puts around them, learned from reads."""
 
     def plan(self, call: Call, at: datetime, *, common: Sequence[int] = (), ttl: Ttl = "5m") -> Planned:
         """Markers for the unmarked request of `call` if sent at `at`; nothing for APIs that the rules do not cover.
@@ -121,7 +126,19 @@ class Forecast:
     def _read(self, prompt: Prompt, at: datetime) -> tuple[int, bool]:
         outcome = self._step(prompt, at, None)[1]
         index = outcome.read_index
+        kinds, billed = self._answered(prompt, index)
+        if billed and kinds in self._around and prompt.error_at(index):
+            return billed + self._around[kinds], False
         return outcome.read_tokens, index < 0 or prompt.error_at(index) == 0
+
+    def _answered(self, prompt: Prompt, index: int) -> tuple[tuple[str, ...], int]:
+        """Where the prefix up to `index` ends with an answer of this session: its kinds, and the tokens billed up to
+        its end. Units that end with an answer have no total of their own until they are read."""
+        start = index
+        while start >= 0 and prompt.blocks[start].role == "assistant":
+            start -= 1
+        kinds = tuple(block.kind for block in prompt.blocks[start + 1 : index + 1])
+        return kinds, self._answers.get(prompt.chain[start], 0) if kinds and start >= 0 else 0
 
     def settle(self, call: Call) -> Outcome | None:
         """Count a call that was answered: its entries exist now, its bill makes their boundaries exact."""
@@ -138,9 +155,13 @@ class Forecast:
         if self.ruleset.at(prompt.model, prompt.platform, at).boundaries != "markers" and call.usage.input_tokens:
             # No marker tells a boundary, but what was sent ends where the whole input does.
             self._meter.learn(prompt, len(prompt.blocks) - 1, call.usage.input_tokens)
+            self._answers[prompt.chain[-1]] = call.usage.input_tokens + (call.usage.output_tokens or 0)
         self.state, outcome = self._step(prompt, at, call.first_token_at or call.ended_at)
         if outcome.read_index >= 0 and call.usage.read_tokens and prompt.error_at(outcome.read_index):
             self._meter.learn(prompt, outcome.read_index, call.usage.read_tokens)
+            kinds, billed = self._answered(prompt, outcome.read_index)
+            if billed:
+                self._around[kinds] = call.usage.read_tokens - billed
         return outcome
 
     def readable(self, call: Call, at: datetime) -> bool:

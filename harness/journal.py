@@ -1,11 +1,11 @@
 """The session's journal: one JSON line an event, append-only, on the disk before anything rests on it.
 
     head        the session begins: schema, id, agent, target, model, settings, head fields and their digest
-    tools       the head was changed on purpose (`eager` with a late tool): new fields, digest and why
+    tools       the head was changed on purpose: new fields, digest and why (deferred tools leave the digest as it was)
     turn        wire items appended to the conversation, with the running identity of all turns
     attempt     a request is about to be sent: id, purpose, digest of its body
+    result      one call of the last answer has ended; the turn with all results follows
     compacted   all turns so far are replaced by these (the old ones stay in the file)
-    note        anything a reader may want to know; never sent
 
 A line that a killed process left torn is cut off when the session is resumed; everything before it is used byte for
 byte, and a turn whose running identity does not come out again is an error, never a different request.

@@ -6,6 +6,8 @@ once when a session begins and frozen with the head.
 
 from pathlib import Path
 
+from harness.errors import BadSetting
+
 LARGEST_NOTES = 64 * 2**10
 
 SYSTEM = """You are a careful software engineer who works in the user's folder through tools.
@@ -23,7 +25,10 @@ def system_text(root: Path, salt: str = "") -> str:
     notes = root / "AGENTS.md"
     if not notes.is_file():
         return head
-    text = notes.read_text(encoding="utf-8", errors="replace")[:LARGEST_NOTES]
+    try:
+        text = notes.read_text(encoding="utf-8", errors="replace")[:LARGEST_NOTES]
+    except OSError as error:
+        raise BadSetting(f"{notes}: cannot be read ({error.strerror}); make it readable or move it away") from None
     return f"{head}\n\nThe project's own notes (AGENTS.md):\n{text}"
 
 

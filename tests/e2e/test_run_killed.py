@@ -30,7 +30,8 @@ ALL = '[permissions]\nread = "allow"\nwrite = "allow"\nrun = "allow"\n'
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[serving.Running]:
     script = serving.script(tmp_path, {"match": "slow", "delay_ms": 30_000, "text": "late"},
-                            {"match": "drip", "piece_ms": 50, "text": "word " * 400})  # fmt: skip
+                            {"match": "drip", "piece_ms": 50, "text": "word " * 400},
+                            {"match": "trickle", "piece_ms": 50, "text": "word " * 20})  # fmt: skip
     with serving.running(script=str(script)) as running:
         yield running
 
@@ -79,7 +80,7 @@ def test_killed_ten_times_at_random(started: Callable[..., subprocess.Popen[str]
     """kill -9 while it thinks, streams, runs tools or writes; each time it goes on with the same bytes."""
     dice = random.Random(7)
     task = 'call shell with {"command": "sleep 0.3; echo done"}'
-    conversation = "\n".join([task, "drip", 'call search with {"pattern": "word"}'] * 20) + "\n"
+    conversation = "\n".join([task, "trickle", 'call search with {"pattern": "word"}'] * 20) + "\n"
     before: list[bytes] = []
     arguments: tuple[str, ...] = ()
     for _ in range(10):
@@ -97,7 +98,7 @@ def test_killed_ten_times_at_random(started: Callable[..., subprocess.Popen[str]
         assert now[: len(before)] == before
         before, arguments = now, ("--resume", place.name)
     done = started("-p", "and the end", "--resume", place.name)
-    done.communicate(timeout=60)
+    done.communicate(timeout=120)
     assert done.returncode == 0
     attempts = [row["id"] for row in journal(place) if row["type"] == "attempt"]
     rows = list(io.read(place / "ledger.jsonl"))
@@ -115,7 +116,7 @@ def grown(place: Path, known: int) -> bool:
     return (place / "main.jsonl").exists() and len(turns(place)) > known
 
 
-def until(true: Callable[[], object], seconds: float = 40) -> None:
+def until(true: Callable[[], object], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "waited in vain"
@@ -127,14 +128,14 @@ def test_ctrl_c_in_the_middle_of_a_stream(started: Callable[..., subprocess.Pope
     assert process.stdout is not None
     assert process.stdout.read(20).startswith("word word")
     process.send_signal(signal.SIGINT)
-    _, words = process.communicate(timeout=20)
+    _, words = process.communicate(timeout=60)
     assert process.returncode == 130, words
     assert "Traceback" not in words
     (place,) = (tmp_path / "sessions").iterdir()
     (row,) = io.read(place / "ledger.jsonl")
     assert row.status == 200 and row.usage.write_tokens  # billed though nobody saw the end
     again = started("-p", "go on", "--resume", place.name)
-    _, words = again.communicate(timeout=30)
+    _, words = again.communicate(timeout=60)
     assert again.returncode == 0, words
 
 
@@ -142,7 +143,7 @@ def test_ctrl_c_in_the_middle_of_a_command(started: Callable[..., subprocess.Pop
     process = started("-p", 'call shell with {"command": "echo $$ > pid; sleep 300; touch late"}')
     until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
     process.send_signal(signal.SIGINT)
-    _, words = process.communicate(timeout=20)
+    _, words = process.communicate(timeout=60)
     assert process.returncode == 130, words
     assert "Traceback" not in words
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
@@ -150,7 +151,7 @@ def test_ctrl_c_in_the_middle_of_a_command(started: Callable[..., subprocess.Pop
     last = journal(place)[-1]
     assert last["role"] == "results" and "Interrupted" in json.dumps(last["items"])
     again = started("-p", "go on", "--resume", place.name)
-    _, words = again.communicate(timeout=30)
+    _, words = again.communicate(timeout=60)
     assert again.returncode == 0, words
 
 
