@@ -12,8 +12,8 @@ from traces.schema import Call
 class Selection:
     """Calls from `since` on and before `until`, of a model and of a project; what is `None` selects all.
 
-    `model` is a part of the model's name, `project` a part of the path of the folder that the client worked in. Calls
-    without the fact that is asked for are left out.
+    `model` is a part of the model's name in any case, `project` a part of the path of the folder that the client worked
+    in. Calls without the fact that is asked for are left out.
     """
 
     since: datetime | None = None
@@ -33,7 +33,7 @@ class Selection:
                 return False
             if self.until is not None and at >= self.until.timestamp():
                 return False
-        return (self.model or "") in (model or "") and (self.project or "") in (project or "")
+        return (self.model or "").lower() in (model or "").lower() and (self.project or "") in (project or "")
 
 
 def selected(audit: Audit, selection: Selection) -> Audit:

@@ -71,6 +71,8 @@ def spans_of(file: BinaryIO, offset: int = 0, number: int = 0) -> Iterator[tuple
         if number == 1 and whole is not None:
             whole = whole.removeprefix(BOM)
         yield number, offset, length, whole
+        if whole is not None and not whole.endswith(b"\n"):
+            return  # the end, also where the rest of this line has been written since
         offset += length
 
 

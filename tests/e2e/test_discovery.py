@@ -70,9 +70,12 @@ def test_filters_choose_calls_and_keep_their_causes(cachewright: Done, home: Pat
         return [call["id"] for call in json.loads(done.stdout)["calls"]]
 
     assert len(seen()) == 5
-    assert seen("--model", "sonnet") == ["msg_two0", "msg_two1", "msg_two2"]
+    assert seen("--model", "Sonnet") == ["msg_two0", "msg_two1", "msg_two2"]
     assert seen("--project", "dev/p") == ["msg_one0", "msg_one1"]
     assert seen("--since", "2026-05-05T10:01Z", "--until", "2026-05-05T10:02Z") == ["msg_two1"]
+    # A moment without a zone is one of the zone that days are counted in, wherever that option stands.
+    assert seen("--since", "2026-05-05T12:01", "--until", "2026-05-05T12:02", "--tz", "Europe/Madrid") == ["msg_two1"]
+    assert seen("--tz", "Europe/Madrid", "--since", "2026-05-05T12:02") == ["msg_two2"]
 
 
 def test_an_unreadable_session_does_not_hide_the_others(cachewright: Done, home: Path) -> None:

@@ -32,7 +32,7 @@ from traces.importers.claude_code_rows import (
     links_of,
     spoken,
 )
-from traces.importers.transcripts import REFUSALS, loaded, wrong
+from traces.importers.transcripts import REFUSALS, loaded, named, wrong
 from traces.lines import OnReject, Rejected, objects, spans_of
 from traces.schema import Call, JsonObject, Place
 
@@ -200,7 +200,12 @@ class _Transcript:
 
     def _response_of(self, row: Row, message: Message, link: Link, place: Place) -> Response:
         """The response that a row belongs to, a new one where none waits under its id."""
-        name = message.id or f"{row.uuid}"
+        name = named(message.id) or named(row.requestId)
+        if name is None:
+            known = self.pending.get(link.response or "")
+            if known is not None and link.time is None and _same_prompt(known, message):
+                return known
+            name = named(row.uuid) or f"{self.stem}:{place.line}"
         known = self.pending.get(name)
         if known is not None and known.request and row.requestId and known.request != row.requestId:
             name = f"{name}/{row.requestId}"  # a gateway that gives one id to several responses
@@ -249,8 +254,9 @@ class _Transcript:
         """The place that a row continues; where its parent is not known, the latest of its chain."""
         parent = row.parentUuid if isinstance(row.parentUuid, str) else row.logicalParentUuid
         link = self._links.get(parent) if parent else None
-        if row.agentId or not row.isSidechain:
-            chain = self._chain(row.agentId or "main")
+        agent = named(row.agentId)
+        if agent or not row.isSidechain:
+            chain = self._chain(agent or "main")
         elif link is not None:
             chain = link.chain
         elif self.stem.startswith("agent-"):
@@ -270,9 +276,10 @@ class _Transcript:
         return chain
 
     def _remember(self, row: Row, link: Link) -> None:
-        if row.uuid is None:
+        own = named(row.uuid)
+        if own is None:
             return
-        self._links[row.uuid] = link
+        self._links[own] = link
         if len(self._links) > LINKS:
             self._links = dict(list(self._links.items())[LINKS // 2 :])
 
@@ -302,6 +309,15 @@ def _note(chain: Chain, word: str) -> None:
     """Add a word once; "compact" after "compact manual" is the same compaction."""
     if word not in chain.since and not (word == COMPACT and any(each.startswith(COMPACT) for each in chain.since)):
         chain.since.append(word)
+
+
+def _same_prompt(response: Response, message: Message) -> bool:
+    """Whether a row without a name can be one more of a response without a name: its input was billed alike."""
+    bill = message.usage
+    unnamed = named(response.message.id) is None and named(response.request) is None
+    return (
+        unnamed and response.bill is not None and isinstance(bill, Bill) and weight(bill)[0] == weight(response.bill)[0]
+    )
 
 
 def _is_synthetic(row: Row, message: Message) -> bool:

@@ -7,7 +7,7 @@ from msgspec import Struct, UnsetType, to_builtins
 
 from traces import times
 from traces.importers.claude_code_rows import Bill, Iteration, Message, Row
-from traces.importers.transcripts import facts_of
+from traces.importers.transcripts import facts_of, named
 from traces.schema import Call, JsonObject, Kind, Label, Place, Usage
 from traces.wire.labels import anthropic_label
 from traces.wire.terms import KEPT, OWN, unusual
@@ -60,7 +60,7 @@ def calls_of(response: Response, stem: str) -> list[Call]:
     main = chain.name == "main"
     call = Call(
         id=response.id,
-        trace=intern(row.sessionId or stem),
+        trace=intern(named(row.sessionId) or stem),
         provider=_provider(response.id),
         started_at=times.known(response.sent),
         seq=response.place.line,

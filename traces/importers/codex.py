@@ -19,7 +19,7 @@ from msgspec import Struct
 from traces import times
 from traces.errors import MalformedRow
 from traces.facts import CLIENT, COMPACT, EFFORT, INTERRUPT
-from traces.importers.transcripts import REFUSALS, facts_of, loaded, wrong
+from traces.importers.transcripts import REFUSALS, facts_of, loaded, named, wrong
 from traces.lines import OnReject, Rejected, objects, spans_of
 from traces.schema import Call, Place, Usage
 from traces.wire.usage import MAX_COUNT, checked
@@ -177,13 +177,13 @@ class _Rollout:
     def _meta(self, payload: Payload) -> None:
         """A session's start, its resumption, or (behind the own one) that of the thread it was forked from."""
         if self._session is None:
-            self._session = payload.id
+            self._session = named(payload.id)
             self._parent = _parent_of(payload.source)
             self._agent = "main" if self._parent is None else (payload.id or "subagent")
             self._provider = payload.model_provider or self._provider
-            self._origin = payload.forked_from_id or payload.id
+            self._origin = named(payload.forked_from_id) or named(payload.id)
         else:
-            self._origin = payload.id or self._origin
+            self._origin = named(payload.id) or self._origin
         if payload.cli_version and self._version and payload.cli_version != self._version:
             self._note(f"{CLIENT} {self._version} → {payload.cli_version}")
         self._version = payload.cli_version or self._version
@@ -206,9 +206,10 @@ class _Rollout:
         if payload.usage is None:
             self.reject(place, "token_usage_record without usage")
             return None
-        self._recorded = payload.usage
-        self._total = payload.thread_token_usage or self._total
-        return self._call(row, payload.usage, payload.response_id or self._name(self._total or payload.usage), place)
+        self._recorded, total = payload.usage, payload.thread_token_usage
+        self._total = total or self._total
+        name = named(payload.response_id) or (f"{self.stem}:{place.line}" if total is None else self._name(total))
+        return self._call(row, payload.usage, name, place)
 
     def _count(self, row: Row, info: Info, place: Place) -> Call | None:
         total, last, before = info.total_token_usage, info.last_token_usage, self._total
@@ -260,7 +261,7 @@ def _parent_of(source: object) -> str | None:
     while isinstance(spawned, dict):
         parent = spawned.get("parent_thread_id")
         if isinstance(parent, str):
-            return parent
+            return named(parent)
         spawned = spawned.get("thread_spawn")
     return None
 

@@ -9,13 +9,11 @@ from typing import Any
 
 from traces import rows, times
 from traces.errors import MalformedRow
+from traces.importers.transcripts import REDACTED
 from traces.schema import JsonObject, Usage
 from traces.wire.usage import checked, count, shown
 
 SECONDS, MILLISECONDS, NANOSECONDS = 1, 1_000, 1_000_000_000
-
-REDACTED = frozenset(("REDACTED", "redacted", "[REDACTED]", "redacted-by-litellm"))
-"""What wrappers write in the place of an id or a text; equal ones say nothing about equal originals."""
 
 
 def obj(row: JsonObject, *path: str) -> JsonObject:

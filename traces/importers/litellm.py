@@ -15,8 +15,9 @@ from traces import rows
 from traces.importers import bodies
 from traces.importers.documents import shapes
 from traces.importers.endpoints import provider_named
-from traces.importers.fields import REDACTED, first, moment, obj, text
+from traces.importers.fields import first, moment, obj, text
 from traces.importers.reading import Item, calls, json_rows
+from traces.importers.transcripts import REDACTED
 from traces.lines import OnReject
 from traces.schema import Call, JsonObject, Usage
 from traces.wire.usage import normalise

@@ -11,8 +11,16 @@ from traces.errors import MalformedRow
 from traces.lines import Rejected
 from traces.schema import JsonObject, Place
 
+REDACTED = frozenset(("REDACTED", "redacted", "[REDACTED]", "redacted-by-litellm"))
+"""What wrappers write in the place of an id or a text; equal ones say nothing about equal originals."""
+
 REFUSALS = (msgspec.DecodeError, RecursionError)
 """What decoding a line raises: it is no JSON, holds another type than it should, or is nested too deep."""
+
+
+def named(name: str | None) -> str | None:
+    """A name or id, `None` where it is empty or redacted."""
+    return name if name and name not in REDACTED else None
 
 
 def wrong(error: Exception) -> str:

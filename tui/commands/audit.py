@@ -43,7 +43,9 @@ BY = ("day", "hour", "session", "model", "agent", "kind", "cause", "project")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON (schema cachewright.audit/1).")
 @click.option("--rules", metavar="NAME|FILE", help="Audit every call under this ruleset, not under its provider's own.")
 @click.option("--prices", type=click.Path(path_type=Path), help="Price file of your own; it wins over the built-in.")
-@click.option("--prices-as-of", type=Moment(), metavar="DATE", help="Leave out prices that came into force later.")
+@click.option(
+    "--prices-as-of", type=Moment(utc=True), metavar="DATE", help="Leave out prices that came into force later."
+)
 @click.option(
     "--what-if", type=click.Choice(["none", "all"]), default="all", show_default=True, help="Replay the fixes too."
 )

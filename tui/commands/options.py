@@ -19,15 +19,20 @@ MOST_NAMED = 20
 
 
 class Moment(click.ParamType[datetime]):
-    """A date or an ISO time, read as UTC where it names no zone."""
+    """A date or an ISO time. Where it names no zone it is one of `--tz`, of a command that has this option, else UTC;
+    `utc`: of UTC always."""
 
     name = "date"
+
+    def __init__(self, *, utc: bool = False) -> None:
+        self._utc = utc
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         """The moment, in UTC."""
         try:
             moment = datetime.fromisoformat(value)
-            return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+            zone = UTC if self._utc or ctx is None else ctx.params.get("tz", UTC)
+            return (moment.replace(tzinfo=zone) if moment.tzinfo is None else moment).astimezone(UTC)
         except (ValueError, OverflowError):  # a zone can move the first and the last day out of the calendar
             self.fail(f"{value!r} is no date such as 2026-09-01 or 2026-09-01T12:00Z", param, ctx)
 
@@ -70,8 +75,11 @@ class Zone(click.ParamType[tzinfo]):
 
 def zone_option(command: Command) -> Command:
     """`--tz NAME`: the zone of days and times in reports for people."""
-    text = "Time zone of days and times, such as Europe/Madrid."
-    return click.option("--tz", type=Zone(), default=UTC, metavar="NAME", show_default="UTC", help=text)(command)
+    text = "Time zone of days and times, also of those asked for, such as Europe/Madrid."
+    # Eager, so that it is known when the moments asked for are read.
+    return click.option("--tz", type=Zone(), default=UTC, is_eager=True, metavar="NAME", show_default="UTC", help=text)(
+        command
+    )
 
 
 def form_options(command: Command) -> Command:

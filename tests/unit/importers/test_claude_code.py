@@ -110,6 +110,26 @@ def test_ids_without_request_id_merge_and_other_ids_do_not(write: Write) -> None
     assert [call.id for call in calls_of(write(*rows))] == ["m1", "m2"]
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_redacted_names_make_no_two_responses_one(write: Write, own: bool) -> None:
+    def redacted(uuid: str, parent: str, second: int, bill: Json) -> Json:
+        names: Json = {} if own else {"uuid": "REDACTED", "parentUuid": "REDACTED"}
+        message = {"message": {"id": "REDACTED"}}
+        return answer(uuid, parent, second, "m", bill, **message) | {"requestId": "REDACTED"} | names
+
+    path = write(
+        prompt("u", None, 0),
+        redacted("a", "u", 4, usage(0, 900, output=9)),
+        redacted("b", "a", 5, usage(0, 900, output=159)),
+        prompt("v", "b" if own else "REDACTED", 9),
+        redacted("c", "v", 14, usage(900, 50)),
+    )
+    first, second = calls_of(path)
+    assert (first.usage.input_tokens, first.usage.output_tokens, second.usage.input_tokens) == (903, 159, 953)
+    assert (second.facts or {})["previous"] == first.id
+    assert "REDACTED" not in {first.id, second.id}
+
+
 def test_one_id_with_two_request_ids_is_two_calls(write: Write) -> None:
     one, two = answer("a", None, 1, "m1", usage(0, 5)), answer("b", "a", 2, "m1", usage(5, 5), requestId="other")
     assert [call.id for call in calls_of(write(one, two))] == ["m1", "m1/other"]

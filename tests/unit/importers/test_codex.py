@@ -194,3 +194,10 @@ def test_a_row_nested_too_deep_costs_itself_alone(write: Write) -> None:
     calls, reasons = rejects_of(path)
     assert [call.usage.input_tokens for call in calls] == [100, 160]
     assert reasons == ["nested deeper than 1024 levels"]
+
+
+def test_redacted_names_are_no_names(write: Write) -> None:
+    meta = row("session_meta", 0, id="REDACTED", cwd="/p", model_provider="openai")
+    records = [row("token_usage_record", n, response_id="REDACTED", usage=tokens(100, 90, 5)) for n in (1, 2)]
+    one, two = io.distinct(calls_of(write(meta, TURN, *records)))
+    assert (one.trace, one.id, two.id) == ("rollout-x", "rollout-x:3", "rollout-x:4")

@@ -17,6 +17,7 @@ import pytest
 
 from traces.errors import MalformedRow, UnreadableInput
 from traces.io import Rejected, find, parse, read, read_request, write
+from traces.lines import spans_of
 from traces.schema import Call, Place, Usage
 
 ROOT = Path(__file__).parents[3]
@@ -33,6 +34,17 @@ def collect(path: Path) -> Read:
 def row(**fields: Any) -> dict[str, Any]:
     base = {"provider": "anthropic", "started_at": "2026-08-22T10:00:00Z", "request": {"model": "m", "messages": []}}
     return {name: value for name, value in (base | fields).items() if value is not ...}
+
+
+def test_the_rest_of_a_torn_line_is_no_line_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "grows.jsonl"
+    path.write_bytes(b'{"a":1}\n{"b"')
+    with path.open("rb") as file:
+        spans = spans_of(file)
+        assert [next(spans)[3], next(spans)[3]] == [b'{"a":1}\n', b'{"b"']
+        with path.open("ab") as writer:
+            writer.write(b':2}\n{"c":3}\n')
+        assert list(spans) == []
 
 
 @pytest.fixture
