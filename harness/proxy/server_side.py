@@ -122,6 +122,7 @@ class ServerSide(asyncio.Protocol):
         client, fields = self._client, self._fields
         assert client is not None
         status = self._status = self._parser.get_status_code()
+        self._head_bytes = 0
         if status < 200:
             self._out.append(response_head(status, self._reason, fields, close=False, dechunk=False))
             return
