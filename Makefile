@@ -30,7 +30,7 @@ tui: $(VENV)/.tui ## browse the bundled trace in the terminal
 test: $(VENV)/.dev ## run all tests, two at a time; skips with their reasons
 	@$(BIN)/python -m pytest -n 2 tests
 
-test-clients: $(VENV)/.dev ## real agents through the proxy; pinned, by npm and pip into .clients
+test-clients: $(VENV)/.dev ## real agents through the proxy, pinned, installed in .clients
 	@CACHEWRIGHT_CLIENTS=.clients $(BIN)/python -m pytest -v tests/clients
 
 check: $(VENV)/.dev ## lint, format, types, import contracts, architecture
