@@ -23,7 +23,7 @@ from datetime import UTC, datetime, timedelta
 from typing import BinaryIO
 
 from traces.errors import MalformedRow, UnreadableInput
-from traces.rows import Context, parse_time, warn_naive
+from traces.rows import Context, time_of
 from traces.schema import Call, Place, Usage
 from traces.wire.usage import checked, count, counts_remainder, normalise, shown
 
@@ -194,10 +194,7 @@ def _provider_fields(given: Mapping[str, int | None], output: int | None, provid
 def _start(cells: Mapping[str, str], place: Place, context: Context) -> tuple[datetime | None, bool]:
     """The call's start and whether it counts from an unknown beginning."""
     if "started_at" in cells:
-        time, told = parse_time(cells["started_at"], "started_at")
-        if not told:
-            warn_naive(place, context, "started_at")
-        return time, False
+        return time_of(cells["started_at"], "started_at", place, context), False
     offset = _seconds(cells, "start")
     return (None, False) if offset is None else (EPOCH + offset, True)
 

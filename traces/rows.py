@@ -131,9 +131,9 @@ def to_call(raw: object, place: Place, context: Context) -> Call:
     provider = _required(row)
     request, response = row.get("request"), row.get("response")
     usage = normalise(row["usage"], provider) if "usage" in row else of_response(response or {}, provider)
-    started = _time(row.get("started_at"), "started_at", place, context)
-    first = _time(row.get("first_token_at") or row.get("first_byte_at"), "first_token_at", place, context)
-    ended = _time(row.get("ended_at"), "ended_at", place, context)
+    started = time_of(row.get("started_at"), "started_at", place, context)
+    first = time_of(row.get("first_token_at") or row.get("first_byte_at"), "first_token_at", place, context)
+    ended = time_of(row.get("ended_at"), "ended_at", place, context)
     facts, label = without_label(row.get("facts"))
     name = row.get("id")
     seq = row.get("seq")
@@ -208,8 +208,8 @@ def usage_row(usage: Usage) -> JsonObject | None:
     return row | {name: value for name, value in rest.items() if value is not None}
 
 
-def parse_time(text: str, name: str) -> tuple[datetime, bool]:
-    """An ISO 8601 time in UTC, and whether it named its offset; one that did not is read as UTC."""
+def parse_time(text: str, name: str) -> tuple[datetime | None, bool]:
+    """As `times.parsed`. Raises `MalformedRow`."""
     try:
         return times.parsed(text)
     except (ValueError, OverflowError):
@@ -289,11 +289,14 @@ def _model(body: JsonObject | None) -> str | None:
     return name if isinstance(name, str) and name else None
 
 
-def _time(text: str | None, name: str, place: Place, context: Context) -> datetime | None:
+def time_of(text: str | None, name: str, place: Place, context: Context) -> datetime | None:
+    """A row's time, with a warning where it is unknown all the same or names no offset. Raises `MalformedRow`."""
     if text is None:
         return None
     time, told = parse_time(text, name)
-    if not told:
+    if time is None:
+        context.warn(place, f"{name} is {shown(text)}, which no clock showed; it is left out")
+    elif not told:
         warn_naive(place, context, name)
     return time
 

@@ -53,10 +53,10 @@ def first(row: JsonObject, *names: str) -> Any:
 def moment(value: object, name: str, unit: int = SECONDS) -> datetime | None:
     """A time: ISO 8601 text, or a number since 1970 (in text too) of which `unit` make a second.
 
-    `None` for null and for the zero of Go's clock, which programs write for it. Raises `MalformedRow` for what is no
+    `None` for null and for the ends of a calendar, which programs write for it. Raises `MalformedRow` for what is no
     time.
     """
-    if value is None or value == "0001-01-01T00:00:00Z":
+    if value is None:
         return None
     if isinstance(value, str) and not value.lstrip("-").isdigit():
         return rows.parse_time(value, name)[0]
@@ -65,10 +65,10 @@ def moment(value: object, name: str, unit: int = SECONDS) -> datetime | None:
     try:
         # In whole microseconds: a float of nanoseconds since 1970 is off by hundreds of them.
         if isinstance(value, float):
-            return times.shown_anywhere(datetime.fromtimestamp(value / unit, UTC))
+            return times.measured(datetime.fromtimestamp(value / unit, UTC))
         whole, rest = divmod(int(value), unit)
         time = datetime.fromtimestamp(whole, UTC).replace(microsecond=rest * 1_000_000 // unit)
-        return times.shown_anywhere(time)
+        return times.measured(time)
     except (ValueError, OverflowError, OSError):
         raise MalformedRow(f"{name}: want a time, got {shown(value)}") from None
 
