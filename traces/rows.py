@@ -216,7 +216,7 @@ def parse_time(text: str, name: str) -> tuple[datetime | None, bool]:
         raise MalformedRow(f"{name}: want an ISO 8601 time, got {shown(text)}") from None
 
 
-def warn_naive(place: Place, context: Context, name: str) -> None:
+def _warn_naive(place: Place, context: Context, name: str) -> None:
     """Say once a file that its times name no offset."""
     context.once(place, "naive", f"{name} names no offset from UTC; times without one are read as UTC")
 
@@ -297,7 +297,7 @@ def time_of(text: str | None, name: str, place: Place, context: Context) -> date
     if time is None:
         context.warn(place, f"{name} is {shown(text)}, which no clock showed; it is left out")
     elif not told:
-        warn_naive(place, context, name)
+        _warn_naive(place, context, name)
     return time
 
 

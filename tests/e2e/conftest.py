@@ -32,6 +32,14 @@ def command() -> list[str]:
 
 
 @pytest.fixture
+def document(tmp_path: Path) -> Path:
+    """A text long enough to be cached by any provider."""
+    path = tmp_path / "notes.txt"
+    path.write_text("The lake is cold in winter and warm in summer. " * 200)
+    return path
+
+
+@pytest.fixture
 def cachewright(tmp_path: Path, command: list[str], environment: dict[str, str]) -> Callable[..., Done]:
     """`cachewright("audit", file, stdin=...)`, run in the test's folder; no traceback may ever be seen."""
 

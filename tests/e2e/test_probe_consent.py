@@ -23,13 +23,6 @@ def cachewright(tmp_path: Path, environment: dict[str, str]) -> Run:
     return partial(inside.cachewright, tmp_path, environment)
 
 
-@pytest.fixture
-def document(tmp_path: Path) -> Path:
-    path = tmp_path / "notes.txt"
-    path.write_text("The lake is cold in winter and warm in summer. " * 200)
-    return path
-
-
 DEAD_PROXY = {"HTTPS_PROXY": "http://127.0.0.1:9", "ANTHROPIC_API_KEY": KEY}
 
 

@@ -35,13 +35,6 @@ def cachewright(tmp_path: Path, environment: dict[str, str]) -> Run:
 
 
 @pytest.fixture
-def document(tmp_path: Path) -> Path:
-    path = tmp_path / "notes.txt"
-    path.write_text("The lake is cold in winter and warm in summer. " * 200)
-    return path
-
-
-@pytest.fixture
 def server() -> Iterator[Hosted]:
     with hosted(MessagesCache(Habits())) as state:
         yield state

@@ -84,6 +84,23 @@ def test_calls_are_served_when_the_record_cannot_be_written(command: list[str], 
         ]
 
 
+def test_calls_are_served_when_the_store_goes_away(
+    command: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    db = tmp_path / "calls.db"
+    with served(command, environment, "--db", db) as (client, process):
+        for file in tmp_path.glob("calls.db*"):
+            file.unlink()
+        db.mkdir()
+        for _ in range(3):
+            ask(client, "more than a pipe holds " * 5_000)
+        process.terminate()
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        told = process.stderr.read().splitlines()
+    assert [line.partition(":")[0] for line in told] == [f"call {number} was not stored" for number in (1, 2, 3)]
+
+
 def test_a_store_that_is_none_is_told_before_anything_is_served(cachewright: Run, tmp_path: Path) -> None:
     wrong = tmp_path / "notes.txt"
     wrong.write_text("no database" * 100)

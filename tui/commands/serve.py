@@ -128,9 +128,11 @@ def _keep(db: Path, pipe: int) -> None:
     from traces.schema import Place
 
     context = Context(db.stem, lambda place, reason: warn(f"{place}: {reason}"))
-    with open(pipe, "rb") as rows, contextlib.closing(Store.open(db)) as store:
+    store = None
+    with open(pipe, "rb") as rows, contextlib.ExitStack() as stack:
         for number, row in enumerate(rows, 1):
             try:
+                store = store or stack.enter_context(Store.open(db))
                 store.add([from_line(row, Place(f"{db}", number), context)])
             except (TraceError, AuditError) as error:
                 warn(f"call {number} was not stored: {error}")
