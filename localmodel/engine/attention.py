@@ -6,7 +6,8 @@ the 16 positions of one head in one layer are one contiguous row, which a gather
 Why it is exact (the same bits for a token, however the prompt was cut, batched or restored):
 * keys are padded to a multiple of 64 and masked with -inf, so that a row's dot products, its softmax over the whole row
   and its sum over the values run in the same order whatever else is computed beside it. float32 on CPUs (MKL) splits
-  long sums by their length, so there the values are summed in fixed blocks of 256 keys, one after the other;
+  sums by their length (one of 192 keys otherwise than one of 256), so there the values are summed in blocks of 128
+  keys, one after the other;
 * no product has fewer rows than `_least_rows`, for below that other kernels are taken;
 * the padding of values is zero, so that what a page held before can never reach a result, not even as NaN;
 * products are `bmm` with float32 accumulators, the softmax is one full row (torch SDPA is not invariant).
@@ -28,9 +29,9 @@ from localmodel.engine.config import ModelConfig
 from localmodel.engine.errors import BadBatch
 
 KEY_BLOCK = 64
-WIDE_KEY_BLOCK = 256
+SUM_BLOCK = 128
 """Keys that are summed at once in float32."""
-QUERY_BLOCK = 128
+QUERY_BLOCK = 64
 WASTE = 1.5
 """Sequences share one product while padding them to the longest costs at most this factor."""
 
@@ -101,11 +102,25 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """Rows `first` to `last` of each sequence of a group, over its first `reach` keys.
+
+    hidden [sequences, 1, 1, last - first, reach - unmasked] is true for keys after a row's own; those before
+    `unmasked` are hidden from no row.
+    """
+
+    first: int
+    last: int
+    reach: int
+    unmasked: int
+    hidden: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """Sequences that share their products: `count` rows each from `row`, keys padded to `keys`.
 
-    index [2 x sequences x kv_heads x pages] are rows of `PagedKV.heads` in layer 0; `used` is each one's number of
-    keys, `starts` the position of each one's first row, `unmasked` the lowest of them.
+    index [layers, 2 x sequences x kv_heads x pages] are rows of `PagedKV.heads`; `used` is each one's number of keys.
     """
 
     row: int
@@ -113,13 +128,15 @@ class Group:
     keys: int
     index: torch.Tensor
     used: tuple[int, ...]
-    starts: torch.Tensor
-    unmasked: int
+    blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What every layer of one forward pass needs to know. `rows` counts padding, `written` does not."""
+    """What every layer of one forward pass needs to know. `rows` counts padding, `written` does not.
+
+    write [layers, written x 2 x kv_heads] are rows of `PagedKV.slots`.
+    """
 
     rows: int
     tokens: torch.Tensor
@@ -152,7 +169,7 @@ def plan(spans: Sequence[Span], kv: PagedKV, *, multiple: int) -> Plan:
         rows=rows,
         tokens=torch.tensor(tokens + padding, device=device),
         positions=torch.tensor(positions + padding, device=device),
-        write=(torch.tensor(slots, device=device)[:, None] + heads[None, :]).view(-1),
+        write=_in_layers((torch.tensor(slots, device=device)[:, None] + heads).view(-1), kv, PAGE_TOKENS),
         written=len(tokens),
         groups=tuple(_groups(spans, kv)),
         wanted=torch.tensor(wanted, dtype=torch.long, device=device),
@@ -179,9 +196,14 @@ def _check(span: Span, kv: PagedKV) -> None:
         raise BadBatch(f"{span.logits} rows of logits are wanted of {len(span.tokens)} tokens")
 
 
-def _padded(tokens: int, dtype: torch.dtype) -> int:
-    block = WIDE_KEY_BLOCK if dtype == torch.float32 else KEY_BLOCK
-    return -(-tokens // block) * block
+def _in_layers(rows: torch.Tensor, kv: PagedKV, size: int) -> torch.Tensor:
+    """Rows of the first layer -> [layers, rows]; a head's share of a page has `size` rows."""
+    layers = torch.arange(kv.config.layers, device=kv.device) * (2 * kv.config.kv_heads * size)
+    return layers[:, None] + rows
+
+
+def _padded(tokens: int) -> int:
+    return -(-tokens // KEY_BLOCK) * KEY_BLOCK
 
 
 def _least_rows(dtype: torch.dtype) -> int:
@@ -195,7 +217,7 @@ def _groups(spans: Sequence[Span], kv: PagedKV) -> list[Group]:
     for count, same in groupby(spans, key=lambda span: len(span.tokens)):
         batch: list[Span] = []
         for span in same:
-            if batch and _wasteful([*batch, span], kv.dtype):
+            if batch and _wasteful([*batch, span]):
                 found.append(_group(batch, row, kv))
                 row += count * len(batch)
                 batch = []
@@ -205,23 +227,33 @@ def _groups(spans: Sequence[Span], kv: PagedKV) -> list[Group]:
     return found
 
 
-def _wasteful(batch: Sequence[Span], dtype: torch.dtype) -> bool:
+def _wasteful(batch: Sequence[Span]) -> bool:
     if len(batch[0].tokens) > QUERY_BLOCK:  # a long chunk fills the cores by itself
         return True
-    lengths = [_padded(span.end, dtype) for span in batch]
+    lengths = [_padded(span.end) for span in batch]
     return max(lengths) * len(lengths) > WASTE * sum(lengths)
 
 
 def _group(batch: Sequence[Span], row: int, kv: PagedKV) -> Group:
     config = kv.config
-    keys = max(_padded(span.end, kv.dtype) for span in batch)
+    count, keys = len(batch[0].tokens), max(_padded(span.end) for span in batch)
     tables = [_table(span, keys // PAGE_TOKENS) for span in batch]
     bases = torch.tensor(tables, device=kv.device) * (config.layers * 2 * config.kv_heads)
     heads = torch.arange(2 * config.kv_heads, device=kv.device).view(2, 1, config.kv_heads, 1)
-    index = (bases[None, :, None, :] + heads).reshape(-1)
-    starts = [span.start for span in batch]
+    index = _in_layers((bases[None, :, None, :] + heads).reshape(-1), kv, 1)
     used = tuple(span.end for span in batch)
-    return Group(row, len(batch[0].tokens), keys, index, used, torch.tensor(starts, device=kv.device), min(starts))
+    blocks = tuple(_block(batch, first, keys, kv) for first in range(0, count, QUERY_BLOCK))
+    return Group(row, count, keys, index, used, blocks)
+
+
+def _block(batch: Sequence[Span], first: int, keys: int, kv: PagedKV) -> Block:
+    last = min(first + QUERY_BLOCK, len(batch[0].tokens))
+    # In a batch the longest sequence sets the length; one alone needs no keys beyond its block's last row.
+    reach = keys if len(batch) > 1 else _padded(batch[0].start + last)
+    starts = [span.start + first for span in batch]
+    position = torch.tensor(starts, device=kv.device)[:, None] + torch.arange(last - first, device=kv.device)
+    hidden = torch.arange(min(starts), reach, device=kv.device) > position[:, :, None]
+    return Block(first, last, reach, min(starts), hidden[:, None, None])
 
 
 def _table(span: Span, length: int) -> list[int]:
@@ -235,7 +267,8 @@ def attend(query: torch.Tensor, kv: PagedKV, layer: int, work: Plan) -> torch.Te
 
     query [rows, heads, head_dim], scaled already; returns [rows, heads * head_dim], zero in padding rows.
     """
-    found = torch.zeros((work.rows, query.shape[1] * query.shape[2]), dtype=query.dtype, device=query.device)
+    found = torch.empty((work.rows, query.shape[1] * query.shape[2]), dtype=query.dtype, device=query.device)
+    found[work.written :].zero_()
     for group in work.groups:
         _attend_group(query, kv, layer, group, found)
     return found
@@ -245,46 +278,34 @@ def _attend_group(query: torch.Tensor, kv: PagedKV, layer: int, group: Group, fo
     config, batch = kv.config, len(group.used)
     rows = query[group.row : group.row + batch * group.count]
     asked = rows.view(batch, group.count, config.kv_heads, config.groups, config.head_dim).permute(0, 2, 3, 1, 4)
-    held = kv.heads.index_select(0, group.index + layer * 2 * config.kv_heads)
-    held = held.view(2, batch, config.kv_heads, group.keys, config.head_dim)
+    held = kv.heads.index_select(0, group.index[layer]).view(2, batch, config.kv_heads, group.keys, config.head_dim)
     for number, used in enumerate(group.used):
         held[1, number, :, used:].zero_()
     keys, values = held.view(2, -1, group.keys, config.head_dim)
     target = found[group.row : group.row + batch * group.count].view(batch, group.count, -1)
-    for first in range(0, group.count, QUERY_BLOCK):
-        last = min(first + QUERY_BLOCK, group.count)
-        # In a batch the longest sequence sets the length; one alone needs no keys beyond its block's last row.
-        reach = group.keys if batch > 1 else _padded(group.used[0] - group.count + last, kv.dtype)
-        part = _block(
-            asked[:, :, :, first:last], keys[:, :reach], values[:, :reach], group.starts + first, group.unmasked + first
-        )
-        target[:, first:last] = part.permute(0, 3, 1, 2, 4).reshape(batch, last - first, -1)
+    for block in group.blocks:
+        part = _weighted(asked[:, :, :, block.first : block.last], keys, values, block)
+        target[:, block.first : block.last] = part.permute(0, 3, 1, 2, 4).flatten(2)
 
 
-def _block(
-    asked: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, starts: torch.Tensor, unmasked: int
-) -> torch.Tensor:
-    """asked [batch, kv_heads, groups, rows, dim], keys and values [batch * kv_heads, length, dim] -> as asked.
-
-    The first row of each sequence is at position `starts`; no key below `unmasked` is hidden from any row.
-    """
+def _weighted(asked: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, block: Block) -> torch.Tensor:
+    """asked [batch, kv_heads, groups, rows, dim], keys and values [batch * kv_heads, length, dim] -> as asked."""
     wanted = asked.shape[3]
     lacking = _least_rows(asked.dtype) - asked.shape[2] * wanted
     if lacking > 0:
         asked = functional.pad(asked, (0, 0, 0, lacking))
     batch, heads, groups, rows, dim = asked.shape
-    length = keys.shape[1]
-    scores = torch.bmm(asked.reshape(batch * heads, groups * rows, dim), keys.transpose(1, 2))
-    position = starts[:, None] + torch.arange(rows, device=asked.device)
-    future = torch.arange(unmasked, length, device=asked.device) > position[:, :, None]
-    scores.view(batch, heads, groups, rows, length)[..., unmasked:].masked_fill_(future[:, None, None], -torch.inf)
-    return _weigh(scores.softmax(-1), values).view(batch, heads, groups, rows, dim)[:, :, :, :wanted]
+    scores = torch.bmm(asked.reshape(batch * heads, groups * rows, dim), keys[:, : block.reach].transpose(1, 2))
+    split = scores.view(batch, heads, groups, rows, block.reach)
+    split[:, :, :, :wanted, block.unmasked :].masked_fill_(block.hidden, -torch.inf)
+    return _summed(scores.softmax(-1), values[:, : block.reach]).view(batch, heads, groups, rows, dim)[:, :, :, :wanted]
 
 
-def _weigh(shares: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def _summed(shares: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """shares [n, rows, length] times values [n, length, dim], in an order that does not depend on the length."""
     if shares.dtype != torch.float32:
         return torch.bmm(shares, values)
-    blocks = zip(shares.split(WIDE_KEY_BLOCK, dim=2), values.split(WIDE_KEY_BLOCK, dim=1), strict=True)
-    first, *others = (torch.bmm(share, value) for share, value in blocks)
-    return sum(others, start=first)
+    found = torch.bmm(shares[:, :, :SUM_BLOCK], values[:, :SUM_BLOCK])
+    for first in range(SUM_BLOCK, shares.shape[2], SUM_BLOCK):
+        found.baddbmm_(shares[:, :, first : first + SUM_BLOCK], values[:, first : first + SUM_BLOCK])
+    return found

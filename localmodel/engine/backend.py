@@ -97,13 +97,13 @@ class TorchBackend:
     def norm(self, rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """See Backend."""
         wide = rows.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-        return (wide * scale * weight).to(rows.dtype)
+        scale = wide.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
+        return (wide * scale).mul_(weight).to(rows.dtype)
 
     def swiglu(self, rows: torch.Tensor) -> torch.Tensor:
         """See Backend."""
         gate, up = rows.chunk(2, dim=-1)
-        return functional.silu(gate) * up
+        return functional.silu(gate).mul_(up)
 
     def rope_write(self, qkv: torch.Tensor, turn: Turn, kv: PagedKV, layer: int, work: Plan) -> torch.Tensor:
         """See Backend."""
@@ -111,7 +111,7 @@ class TorchBackend:
         left, right = qkv.chunk(2, dim=-1)
         turned = (qkv * turn.cos).addcmul_(torch.cat((right, left), dim=-1).float(), turn.sin).to(qkv.dtype)
         fresh = turned[: work.written, config.heads :].reshape(-1, config.head_dim)
-        kv.slots.index_copy_(0, work.write + layer * 2 * config.kv_heads * (kv.slab.shape[4]), fresh)
+        kv.slots.index_copy_(0, work.write[layer], fresh)
         return turned[:, : config.heads]
 
     def attend(self, query: torch.Tensor, kv: PagedKV, layer: int, work: Plan) -> torch.Tensor:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch.nn import functional
 
-from localmodel.engine.attention import LAYOUT, PagedKV, Plan, Span, plan
+from localmodel.engine.attention import KEY_BLOCK, LAYOUT, SUM_BLOCK, PagedKV, Plan, Span, plan
 from localmodel.engine.backend import Backend, TorchBackend, Turn
 from localmodel.engine.config import ModelConfig
 from localmodel.engine.weights import Weights
@@ -36,11 +36,11 @@ class PagedModel:
 
     @property
     def numerics(self) -> str:
-        """What the bits of KV depend on besides weights and tokens: torch and the instruction set it runs on."""
+        """What the bits of KV depend on besides weights and tokens: torch, the instruction set, the order of sums."""
         on = (
             torch.backends.cpu.get_cpu_capability() if self.device == "cpu" else torch.cuda.get_device_name(self.device)
         )
-        return f"torch {torch.__version__} {on} {type(self.backend).__name__}"
+        return f"torch {torch.__version__} {on} {type(self.backend).__name__} sums of {KEY_BLOCK}/{SUM_BLOCK}"
 
     @property
     def dtype_name(self) -> str:

@@ -26,6 +26,7 @@ from localmodel.engine.errors import BadBatch
 from localmodel.engine.guide import Guide
 from localmodel.engine.model import PagedModel
 from localmodel.engine.sampling import Sampler
+from localmodel.engine.threads import Pace
 
 End: TypeAlias = Literal["end", "enough", "length"]
 """Why an answer is over: the model ended it, the listener had enough, or `max_tokens` was reached."""
@@ -122,6 +123,7 @@ class Scheduler:
     cache: KVCache
     budget: int = 512
     batch: int = 8
+    pace: Pace = field(default_factory=lambda: Pace(torch.get_num_threads(), torch.set_num_threads))
     waiting: "deque[Job]" = field(default_factory=deque)
     running: list[Run] = field(default_factory=list)
     computed: int = 0
@@ -211,7 +213,8 @@ class Scheduler:
     def _compute(self, batch: Batch) -> torch.Tensor:
         """Compute and commit the batch; logits of each request whose last token was in it, in order."""
         spans = [self._span(run, count) for run, count in batch]
-        logits = self.model.forward(spans, self.kv)
+        rows = sum(count for _, count in batch)
+        logits = self.pace.run(rows, lambda: self.model.forward(spans, self.kv))
         for run, count in batch:
             run.done += count
             if not run.begun:

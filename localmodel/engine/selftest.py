@@ -4,7 +4,7 @@ That sums do not depend on what is computed beside them holds by no contract of 
 own weights in its first layers, before anyone relies on it. If it fails the engine goes on, and says "not exact".
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -29,7 +29,7 @@ class Exactness:
 
 
 def prove(model: PagedModel) -> Exactness:
-    """Run the same tokens in six ways through the first layers and the head (about 100 ms for the default model)."""
+    """Run the same tokens in seven ways through the first layers and the head (about 100 ms for the default model)."""
     few = model.first_layers(min(LAYERS, model.config.layers))
     # The first tokens of the vocabulary are control tokens and rare bytes, whose embeddings are odd in many models.
     tokens = [(7919 * (place + 1)) % model.config.vocab for place in range(min(TOKENS, model.config.context))]
@@ -73,10 +73,20 @@ def _ways(
     return [
         ("chunked", torch.cat(chunks), cold),
         ("decoded alone", model.hidden(one[-1:], kv), cold[places[-1:]]),
+        ("decoded by one thread", _by_one_thread(lambda: model.hidden(one[-1:], kv)), cold[places[-1:]]),
         ("decoded in a batch", model.hidden(one, kv), cold[places]),
         ("decoded beside a verification", mixed, torch.cat((cold[places[:2]], cold[last:]))),
         ("logits of a decoded token", model.forward([Span(tokens[-1:], count - 1, tables[1])], kv), logits[-1:]),
     ]
+
+
+def _by_one_thread(act: Callable[[], torch.Tensor]) -> torch.Tensor:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return act()
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _machine(model: PagedModel) -> str:

@@ -8,7 +8,7 @@ from types import FrameType
 
 import uvicorn
 
-from localmodel.engine.threads import wait_passively
+from localmodel.engine.threads import wait_briefly
 from localmodel.server.app import application
 from localmodel.server.clock import monotonic_clock
 from localmodel.server.errors import BadSettings
@@ -40,7 +40,7 @@ def backend_of(settings: Settings) -> Backend:
         return ScriptedBackend(read_script(settings.script) if settings.script else None)
     if settings.script is not None:
         raise BadSettings(f"--script {settings.script}: only the scripted model has one; add --model scripted")
-    wait_passively()
+    wait_briefly()
     try:
         from localmodel.server.local import open_backend
     except ModuleNotFoundError as error:

@@ -19,11 +19,11 @@ from fourteen import ROOT, Scale, checked, expected, recorded, send_all, tail_te
 
 from localmodel.engine.errors import MissingModel
 from localmodel.engine.fetch import default_model
-from localmodel.engine.threads import wait_passively
+from localmodel.engine.threads import wait_briefly
 from localmodel.server.blocks import text_of
 from localmodel.server.pieces import tokenise
 
-wait_passively()
+wait_briefly()
 Json = dict[str, Any]
 
 

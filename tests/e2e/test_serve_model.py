@@ -16,9 +16,9 @@ from uuid import uuid4
 import pytest
 
 from localmodel.engine.errors import MissingModel
-from localmodel.engine.threads import wait_passively
+from localmodel.engine.threads import wait_briefly
 
-wait_passively()
+wait_briefly()
 pytest.importorskip("torch", reason="torch is not installed (extra `local`)")
 pytest.importorskip("uvicorn", reason="the server needs the extra `local`")
 

@@ -25,10 +25,10 @@ pytest.importorskip("uvicorn", reason="the server needs the extra `local`")
 
 import serving
 
-from localmodel.engine.threads import wait_passively
+from localmodel.engine.threads import wait_briefly
 from localmodel.server.settings import Limits
 
-wait_passively()
+wait_briefly()
 ROOT = Path(__file__).resolve().parents[2]
 Json = dict[str, Any]
 KEYS = ("one", "two", "three")

@@ -8,9 +8,9 @@ import pytest
 
 from localmodel.engine.errors import MissingModel
 from localmodel.engine.fetch import default_model
-from localmodel.engine.threads import wait_passively
+from localmodel.engine.threads import wait_briefly
 
-wait_passively()  # before anything imports torch: tests share the machine
+wait_briefly()  # before anything imports torch: tests share the machine
 
 
 @pytest.fixture(scope="session")

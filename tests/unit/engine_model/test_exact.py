@@ -80,6 +80,20 @@ def test_bits_of_the_default_model_over_a_long_prompt(smol: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_longer_neighbours_change_no_bit(tiny: Tiny, dtype: str) -> None:
+    """Keys are padded to the longest of a batch: the sums over the values may not depend on how far that is."""
+    model, length = tiny("llama", dtype), 700
+    tokens, kv = prompt(320, length), model.new_kv(3 * 44)
+    tables = [list(range(number * 44, (number + 1) * 44)) for number in range(3)]
+    wanted = cold(model, kv, tokens, tables[0])
+    cold(model, kv, tokens, tables[1]), cold(model, kv, tokens, tables[2])
+    for short in range(64, length, 64):
+        for place in (short - 1, short):
+            batch = [Span([tokens[at]], at, tables[number]) for number, at in ((1, place), (2, length - 1))]
+            assert torch.equal(model.forward(batch, kv), wanted[[place, length - 1]]), place
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_threads_change_no_bit(tiny: Tiny, dtype: str) -> None:
     model = tiny("llama", dtype)
     tokens, kv, before = prompt(320), model.new_kv(PAGES), torch.get_num_threads()
