@@ -71,7 +71,7 @@ def test_nobody_to_ask_means_no_change(cachewright: Run, server: serving.Running
         (["--model", "m"], 2, "ANTHROPIC_API_KEY is not set"),
         (["--target", "http://127.0.0.1:9", "--model", "m", "--resume", "abc"], 2, "--resume abc: no such session"),
         (["--target", "http://127.0.0.1:9", "--model", "m", "--budget", "1"], 2, "m has no price"),
-        (["--target", "http://127.0.0.1:9", "--model", "m", "--budget", "x"], 2, "'x' is no amount"),
+        (["--target", "http://127.0.0.1:9", "--model", "m", "--budget", "x"], 2, "'x' is no amount of dollars above 0"),
         (["--target", "http://127.0.0.1:9/responses", "--model", "m", "--tools", "native"], 2, "use --tools fixed"),
     ],
 )

@@ -5,13 +5,14 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from tui.cli import ExitCode, fail, warn
+from tui.commands.options import Dollars
 
 if TYPE_CHECKING:  # loaded where they are used, so that `--help` stays quick
     from auditor.pricing import PriceList
@@ -23,18 +24,6 @@ _EPILOG = (
     "Without -p it is a conversation: /cost, /compact [FOCUS] and /exit are commands. Permissions and MCP servers "
     "stand in cachewright.toml of the working folder; see docs/run.md."
 )
-
-
-def _dollars(ctx: click.Context, param: click.Parameter, value: str | None) -> Decimal | None:
-    if value is None:
-        return None
-    try:
-        amount = Decimal(value)
-    except InvalidOperation:
-        raise click.BadParameter(f"{value!r} is no amount") from None
-    if not amount.is_finite() or amount < 0:
-        raise click.BadParameter(f"{value!r} is no amount of dollars")
-    return amount
 
 
 @click.command(epilog=_EPILOG)
@@ -70,7 +59,7 @@ def _dollars(ctx: click.Context, param: click.Parameter, value: str | None) -> D
     show_default=True,
     help="Refresh the cache before it expires while tools run, or also while you are away, where that pays.",
 )
-@click.option("--budget", metavar="USD", callback=_dollars, help="Send nothing more once this is spent.")
+@click.option("--budget", type=Dollars(), metavar="USD", help="Send nothing more once this is spent.")
 def command(
     prompt: str | None,
     target: str,
