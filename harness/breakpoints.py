@@ -15,7 +15,7 @@ from harness.wire import Marks
 from localmodel.rules.render import rendered
 from localmodel.rules.step import DatedRules, alive, positions, readable, step
 from localmodel.rules.types import CacheState, Entry, Outcome, Rules
-from traces.canonical import Interner, canonical
+from traces.canonical import Interner, canonical, platform_of
 from traces.schema import Call, Level, Mark, Prompt, Ttl
 from traces.tokens import Meter, estimate
 
@@ -99,6 +99,10 @@ class Forecast:
 
     _beyond: dict[tuple[str, ...], list[int]] = field(default_factory=dict)
     """Kinds of an answer's blocks -> tokens that each read of such an answer showed beyond what was billed for it."""
+
+    def rules(self, call: Call, at: datetime) -> Rules:
+        """The rules in force at `at` for the model of `call`."""
+        return self.ruleset.at(call.model or "", platform_of(call.host, call.provider), at)
 
     def plan(self, call: Call, at: datetime, *, common: Sequence[int] = (), ttl: Ttl = "5m") -> Planned:
         """Markers for the unmarked request of `call` if sent at `at`; nothing for APIs that the rules do not cover.

@@ -57,6 +57,14 @@ class Costs:
         else:
             self.later.append(row)
 
+    def rows(self) -> list[tuple[str, list[Row]]]:
+        """The three costs apart, by name."""
+        return [
+            ("summary", [self.summary]),
+            ("first", [] if self.first is None else [self.first]),
+            ("later", self.later),
+        ]
+
     def payback(self, rates: Rates) -> int | None:
         """Requests after the first until the compaction has paid for itself; `None`: unknown yet, or never.
 
@@ -69,30 +77,11 @@ class Costs:
         gain = kept - self.first.call.usage.input_tokens * rates.read
         return None if gain <= 0 else max(0, math.ceil(spent / gain))
 
-    def as_json(self, rates: Rates) -> JsonObject:
-        """The three costs apart."""
-        return {
-            "how": self.how,
-            "before_tokens": self.before_tokens,
-            "summary": _cost(self.summary),
-            "first": None if self.first is None else _cost(self.first),
-            "later": [_cost(row) for row in self.later],
-            "pays_back_after": self.payback(rates),
-        }
-
 
 def _equivalents(row: Row, rates: Rates) -> Decimal:
     usage = row.call.usage
     read, write = usage.read_tokens or 0, usage.write_tokens or 0
     return (usage.uncached_tokens or 0) + write * rates.write_5m + read * rates.read
-
-
-def _cost(row: Row) -> JsonObject:
-    usage = row.call.usage
-    return {
-        "input_tokens": usage.input_tokens, "read_tokens": usage.read_tokens, "write_tokens": usage.write_tokens,
-        "output_tokens": usage.output_tokens, "usd": None if row.usd is None else str(row.usd),
-    }  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -116,7 +105,7 @@ class Compactor:
         last = session.last
         if last is None or last.usage.input_tokens is None or self.trigger is None:
             return
-        self._measure(session)
+        self.measure(session)
         grown = _tokens(session.turns[-1:]) + (last.usage.output_tokens or 0)
         if last.usage.input_tokens + grown < self.trigger or self.failures >= MOST_FAILURES:
             return
@@ -125,7 +114,7 @@ class Compactor:
         except (CompactionRefused, ProviderFailed) as error:
             self._failed(session, str(error))
 
-    def _measure(self, session: Session) -> None:
+    def measure(self, session: Session) -> None:
         """Attribute the last request to the compaction before it; one that did not shrink enough counts as failed."""
         last, latest = session.last, self.done[-1] if self.done else None
         if latest is None or last is None:
@@ -166,7 +155,8 @@ class Compactor:
         session.replace_turns(new)
         costs = Costs(last.usage.input_tokens or 0, answer.row, how)
         self.done.append(costs)
-        session.shared.emit("compacted", how=how, before=len(old), after=len(new), summary=_cost(answer.row))
+        spent = None if answer.row.usd is None else str(answer.row.usd)
+        session.shared.emit("compacted", how=how, before=len(old), after=len(new), call=answer.row.call.id, usd=spent)
         return costs
 
 

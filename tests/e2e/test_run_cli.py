@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -62,6 +63,16 @@ def test_nobody_to_ask_means_no_change(cachewright: Run, server: serving.Running
     assert done.returncode == 0
     assert "needs a person's consent and nobody can be asked here" in done.stderr
     assert not (tmp_path / "b.txt").exists()
+
+
+def test_a_compaction_is_paid_apart_and_is_no_miss(cachewright: Run, server: serving.Running, tmp_path: Path) -> None:
+    typed = "".join(f"turn {number}: {'a few more words ' * 300}\n" for number in range(6)) + "/compact\nbye\n/cost\n"
+    done = cachewright("run", "--target", server.url, "--model", MODEL, "--db", tmp_path / "own.db", stdin=typed)
+    assert done.returncode == 0, done.stderr
+    footers = [line for line in done.stderr.splitlines() if line.startswith("cache ")]
+    assert len(footers) == 7 and all("no miss" in line for line in footers)
+    costs = r"compaction \(prefix\) of [\d,]+ tokens: summary \$0\.\d+, first \$0\.\d+, later not yet; pays back after"
+    assert re.search(costs, done.stderr), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Sessions of fifty turns keep their prefix and read what is predicted; each way to break it is named by the audit."""
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,11 @@ import serving
 from harness.compaction import Compactor
 from harness.journal import read
 from harness.opening import Opened
+from harness.report import cache_line
 from harness.tools.toolbox import Mode
 from localmodel.rules.load import load
 from traces.canonical import dump
+from tui.commands.run import why
 
 TURNS = 50
 Json = dict[str, Any]
@@ -177,7 +181,9 @@ def test_a_control_misses_and_the_audit_names_it(
     with agents.opened(made) as run:
         headless(run, change)
         result = agents.audited(run, load("anthropic"))
+        line = cache_line(run.agent, partial(why, run.ledger, load("anthropic")))
     lost = [one.diagnosis for one in result.calls if one.diagnosis is not None and one.diagnosis.lost_tokens]
+    assert re.search(rf", last miss: [\d,]+ tokens \({cause.replace('_', ' ')}\), expires in \d+ s, ", line), line
     assert lost
     assert {one.primary.cause for one in lost} == {cause}
     if detail is not None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,8 +17,9 @@ from tui.commands.options import Dollars
 
 if TYPE_CHECKING:  # loaded where they are used, so that `--help` stays quick
     from auditor.pricing import PriceList
+    from harness.ledger import Ledger
     from harness.opening import Opened, Options, Wiring
-    from localmodel.rules.step import DatedRules
+    from localmodel.rules.load import Ruleset
     from traces.schema import Call
 
 _EPILOG = (
@@ -121,7 +123,7 @@ def _wiring(store: Path, options: "Options", as_json: bool, *, interactive: bool
     return Wiring(_rules(options), price, base, sink_to(store), emit, ask, shown)
 
 
-def _rules(options: "Options") -> "DatedRules":
+def _rules(options: "Options") -> "Ruleset":
     """The rules of the API that is asked, and Anthropic's for the local server, which follows them unless told else."""
     from harness.providers.targets import HOSTED
     from localmodel.rules.book import Rulebook
@@ -191,7 +193,7 @@ def _hold(run: "Opened", options: "Options", prompt: str | None, as_json: bool) 
     if prompt is not None:
         text = _answer(run, options, prompt)
         if as_json:
-            run.shared.emit("done", text=text, cost=cost_json(run.ledger))
+            run.shared.emit("done", text=text, cost=cost_json(run.agent))
         return
     for line in _lines():
         if not line.strip():
@@ -213,8 +215,19 @@ def _answer(run: "Opened", options: "Options", text: str) -> str:
     fresh = not run.agent.session.turns
     answer = run.agent.say(first_words(options.root, text) if fresh else text)
     run.shared.emit("answer", text=answer)
-    run.shared.emit("cache", line=cache_line(run.ledger, run.shared.forecast, run.shared.clock))
+    run.shared.emit("cache", line=cache_line(run.agent, partial(why, run.ledger, _rules(options))))
     return answer
+
+
+def why(ledger: "Ledger", rules: "Ruleset", call: "Call") -> str | None:
+    """The auditor's word on why a call on this ledger missed."""
+    from auditor.audit import audit
+
+    calls = [row.call for row in ledger.rows]
+    bodies = {one.id: one.request for one in calls}
+    found = audit(calls, rules, lambda one: bodies[one.call.id]).calls
+    diagnosis = next((one.diagnosis for one in found if one.call.id == call.id), None)
+    return None if diagnosis is None else diagnosis.primary.cause.replace("_", " ")
 
 
 def _command(run: "Opened", line: str) -> bool:
@@ -226,7 +239,7 @@ def _command(run: "Opened", line: str) -> bool:
     if word in ("/exit", "/quit"):
         return False
     if word == "/cost":
-        click.echo(cost_text(run.ledger), err=True)
+        click.echo(cost_text(run.agent), err=True)
     elif word == "/compact" and run.agent.compactor is not None:
         try:
             run.agent.compactor.compact(run.agent.session, rest)

@@ -12,6 +12,7 @@ from harness.dialects.messages import Messages
 from harness.errors import CompactionRefused, ProviderFailed
 from harness.ledger import Row
 from harness.opening import Opened
+from harness.report import cost_json, cost_text
 from harness.scripted import Reply, Scripted
 from harness.wire import Turn
 from localmodel.rules.load import load
@@ -73,7 +74,13 @@ def test_the_summary_reads_the_prefix_and_the_three_costs_are_apart(tmp_path: Pa
         assert first.read_tokens and first.read_tokens < (head.input_tokens or 0)  # the static head, nothing else
         assert first.uncached_tokens == 0
         assert costs.payback(RATES) == pays_back(costs)
-        assert costs.as_json(RATES)["summary"]["read_tokens"] == usage.read_tokens
+        (shown,) = cost_json(run.agent)["compactions"]
+        assert [shown[name]["attempts"] for name in ("summary", "first", "later")] == [1, 1, len(costs.later)]
+        assert shown["summary"]["read_tokens"] == usage.read_tokens
+        assert shown["pays_back_after"] == costs.payback(RATES)
+        line = cost_text(run.agent).splitlines()[-1]
+        assert line.startswith(f"compaction (prefix) of {costs.before_tokens:,} tokens: summary ")
+        assert line.endswith(f"pays back after {costs.payback(RATES)} requests, {len(costs.later)} so far")
 
     held(tmp_path, talk, use)
 
