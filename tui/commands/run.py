@@ -125,12 +125,12 @@ def _wiring(store: Path, options: "Options", as_json: bool, *, interactive: bool
 
 def _rules(options: "Options") -> "Ruleset":
     """The rules of the API that is asked, and Anthropic's for the local server, which follows them unless told else."""
-    from harness.providers.targets import HOSTED
+    from harness.providers.targets import hosted, target
     from localmodel.rules.book import Rulebook
     from localmodel.rules.load import load
 
-    hosted = HOSTED.get(options.target)
-    own = None if hosted is None else Rulebook().of(hosted.name, options.model)
+    owner = hosted(target(options.target).host)
+    own = None if owner is None else Rulebook().of(owner.name, options.model)
     return own or load("anthropic")
 
 
