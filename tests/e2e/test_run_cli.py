@@ -170,6 +170,7 @@ def test_compare_shows_what_the_what_if_predicts(command: list[str], environment
         found = rows[arm]["against"]["by_task"][task]
         assert Decimal(found["measured_equivalents"]) > 1000, (arm, found)
         assert found["difference"] < 0.02, (arm, found)
+        assert rows[arm]["against"]["difference"] < 0.02, rows[arm]["against"]
 
 
 def test_compare_refuses_what_it_does_not_know(cachewright: Run, tmp_path: Path) -> None:
