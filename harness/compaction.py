@@ -8,6 +8,7 @@ providers bind it to the history in front of it. Every guard is a failure that s
 """
 
 import math
+import re
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal, TypeAlias
@@ -24,12 +25,19 @@ from traces.schema import JsonObject
 
 How: TypeAlias = Literal["prefix", "fresh"]
 
+WINDOW = 200_000
+"""Window to begin with; a provider that has a smaller one names it when it refuses a prompt, at no cost."""
+
 SUMMARY_TOKENS = 8_192
 TAIL_SHARE, TAIL_TOKENS = 0.16, 20_000
 RESERVE_TOKENS = 16_384
 MUST_SHRINK_TO = 0.8
 MOST_FAILURES = 2
 _CHARS_A_TOKEN = 4
+_TOO_LONG = re.compile(
+    r"prompt is too long: \d+ tokens > (\d+)|maximum context length is (\d+)|exceeds the context window"
+)
+"""How Anthropic, Chat Completions (OpenAI, DeepSeek) and Responses refuse a prompt for its length."""
 _SURELY_A_TOKEN = 2
 
 INSTRUCTION = """The conversation up to here will be replaced by your summary. Write it now, as plain text and without \
@@ -88,17 +96,13 @@ def _equivalents(row: Row, rates: Rates) -> Decimal:
 class Compactor:
     """Decides when, and keeps count of failures. `trigger` is input tokens; `None`: never by itself."""
 
-    window: int
     how: How | None = None
     """`None`: prefix while the cache is warm, else fresh."""
 
-    trigger: int | None = None
+    window: int = WINDOW
+    trigger: int | None = WINDOW - RESERVE_TOKENS
     failures: int = 0
     done: list[Costs] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        if self.trigger is None:
-            self.trigger = max(self.window // 2, self.window - RESERVE_TOKENS)
 
     def before(self, session: Session) -> None:
         """Called before each request: also between a tool's result and the next request."""
@@ -133,10 +137,16 @@ class Compactor:
         stop = "; no more by itself, start a new session or compact by hand" if self.failures >= MOST_FAILURES else ""
         session.shared.emit("compaction_failed", reason=reason + stop)
 
-    def overflow(self, session: Session, window: int) -> None:
-        """The provider refused the prompt and named its window: summarise what fits into it, oldest turns left out."""
-        self.window, self.trigger = window, max(window // 2, window - RESERVE_TOKENS)
+    def overflow(self, session: Session, refusal: str) -> bool:
+        """Where the provider refused the prompt as too long, summarise what fits, the oldest turns left out; whether it
+        did. The window is as the refusal names it, else what the last answered request took."""
+        found, last = _TOO_LONG.search(refusal), session.last
+        if found is None or last is None:
+            return False
+        named = next((int(one) for one in found.groups() if one), last.usage.input_tokens or self.window // 2)
+        self.window, self.trigger = named, max(named // 2, named - RESERVE_TOKENS)
         self.compact(session, how="fresh")
+        return True
 
     def compact(self, session: Session, focus: str = "", how: How | None = None) -> Costs:
         """Summarise and swap. Raises `CompactionRefused` and leaves the history as it was."""

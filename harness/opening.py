@@ -16,7 +16,7 @@ from uuid import uuid4
 from harness.attempt import Emit, silent
 from harness.breakpoints import Forecast
 from harness.clock import Clock, SystemClock
-from harness.compaction import Compactor
+from harness.compaction import Compactor, How
 from harness.errors import BadSetting
 from harness.journal import State, read
 from harness.keepalive import BasePrice, Warmer
@@ -39,7 +39,6 @@ from harness.wire import Dialect, offered
 from localmodel.rules.step import DatedRules
 from traces.schema import JsonObject, Ttl
 
-WINDOW = 200_000
 ANSWER_TOKENS = 8_192
 SHOWN_CHARS = 2_000
 SETTINGS = "cachewright.toml"
@@ -64,8 +63,7 @@ class Options:
     keepalive: KeepAlive = "off"
     budget: Decimal | None = None
     salt: str = ""
-    window: int = WINDOW
-    compact_how: str | None = None
+    compact_how: How | None = None
     stagger: bool = True
     breakpoints: bool = True
     ttl: Ttl = "5m"
@@ -136,11 +134,9 @@ def open_run(options: Options, wiring: Wiring) -> Opened:
         tools = _tools(options, mode, wiring, folder, settings, stack)
         session = _session(options, mode, shared, tools, parameters)
         stack.callback(session.journal.close)
-        how = options.compact_how
-        compactor = Compactor(options.window, "fresh" if how == "fresh" else "prefix" if how == "prefix" else None)
         warmer = Warmer(options.keepalive, wiring.base)
         stack.callback(warmer.pause)
-        agent = Agent(session, tools, compactor, warmer, options.stagger, wiring.text)
+        agent = Agent(session, tools, Compactor(options.compact_how), warmer, options.stagger, wiring.text)
         return Opened(agent, ledger, shared, stack.pop_all())
 
 

@@ -184,4 +184,8 @@ def test_a_budget_that_is_spent_sends_nothing_more(cachewright: Run, server: ser
     common = ("--target", server.url, "--model", MODEL, "--db", tmp_path / "own.db", "--budget", "0.000001")
     done = cachewright("run", "-p", 'call search with {"pattern": ""}', *common)
     assert done.returncode == 1 and "of 0.000001 USD; raise --budget to go on" in done.stderr
+    again = cachewright("run", "-p", "more", "--json", "--resume", done.stderr.split("session ")[1].split()[0], *common)
+    last = json.loads(again.stdout.splitlines()[-1])
+    assert again.returncode == 1 and last["event"] == "failed" and last["cost"]["total"]["attempts"] == 1
+    assert last["reason"] in again.stderr
     assert len(server.client("local").calls()) == 1  # the answer that spent it; the tool's result is not sent

@@ -17,6 +17,7 @@ from tui.commands.options import Dollars
 
 if TYPE_CHECKING:  # loaded where they are used, so that `--help` stays quick
     from auditor.pricing import PriceList
+    from harness.errors import HarnessError
     from harness.ledger import Ledger
     from harness.opening import Opened, Options, Wiring
     from localmodel.rules.load import Ruleset
@@ -81,7 +82,7 @@ def command(
     `cachewright audit --db FILE` reads that ledger.
     """
     from auditor.store import default_path
-    from harness.errors import BadSetting, BudgetSpent, HarnessError, JournalDamaged, ProviderFailed
+    from harness.errors import HarnessError
     from harness.opening import Options, open_run
 
     if resume and fork:
@@ -94,17 +95,16 @@ def command(
     try:
         wiring = _wiring(store, options, as_json, interactive=prompt is None)
         with open_run(options, wiring) as run:
-            _hold(run, options, prompt, as_json)
-    except BudgetSpent as error:
-        fail(str(error), ExitCode.FINDINGS)
-    except BadSetting as error:
-        fail(str(error), ExitCode.USAGE)
-    except JournalDamaged as error:
-        fail(str(error), ExitCode.UNREADABLE)
-    except ProviderFailed as error:
-        fail(str(error), ExitCode.PROVIDER)
+            _hold(run, options, prompt)
     except HarnessError as error:
-        fail(str(error), ExitCode.FINDINGS)
+        fail(str(error), _code(error))
+
+
+def _code(error: "HarnessError") -> ExitCode:
+    from harness.errors import BadSetting, JournalDamaged, ProviderFailed
+
+    codes = {BadSetting: ExitCode.USAGE, JournalDamaged: ExitCode.UNREADABLE, ProviderFailed: ExitCode.PROVIDER}
+    return codes.get(type(error), ExitCode.FINDINGS)
 
 
 def _wiring(store: Path, options: "Options", as_json: bool, *, interactive: bool) -> "Wiring":
@@ -185,15 +185,19 @@ def sink_to(store: Path) -> "Callable[[Call], None]":
     return sink
 
 
-def _hold(run: "Opened", options: "Options", prompt: str | None, as_json: bool) -> None:
+def _hold(run: "Opened", options: "Options", prompt: str | None) -> None:
     """One task, or a conversation."""
+    from harness.errors import HarnessError
     from harness.report import cost_json
 
     run.shared.emit("session", id=run.shared.name, model=options.model, folder=str(run.shared.folder))
     if prompt is not None:
-        text = _answer(run, options, prompt)
-        if as_json:
-            run.shared.emit("done", text=text, cost=cost_json(run.agent))
+        try:
+            text = _answer(run, options, prompt)
+        except HarnessError as error:
+            run.shared.emit("failed", reason=str(error), cost=cost_json(run.agent))
+            raise
+        run.shared.emit("done", text=text, cost=cost_json(run.agent))
         return
     for line in _lines():
         if not line.strip():
