@@ -29,6 +29,8 @@ from traces.canonical import dump
 from tui.commands.run import why
 
 TURNS = 50
+OTHERS = [("openai", "/v1/responses"), ("openai", "/v1/chat/completions"), ("deepseek", "/v1/chat/completions")]
+MODELS = {"openai": "gpt-5.1", "deepseek": "deepseek-v4-pro"}
 Json = dict[str, Any]
 
 
@@ -73,14 +75,11 @@ def bare(body: Json | None) -> bytes:
     return text.replace(b',"cache_control":{"type":"ephemeral"}', b"").removesuffix(b"]}")
 
 
-@pytest.mark.parametrize(
-    ("rules", "path"),
-    [("openai", "/v1/responses"), ("openai", "/v1/chat/completions"), ("deepseek", "/v1/chat/completions")],
-)
+@pytest.mark.parametrize(("rules", "path"), OTHERS)
 def test_other_providers_rules_predict_reads_too(tmp_path: Path, rules: str, path: str) -> None:
     heard = agents.Heard()
     with serving.running(rules=rules) as other:
-        made = agents.options(tmp_path, other.url + path, model="gpt-5.1" if rules == "openai" else "deepseek-v4-pro")
+        made = agents.options(tmp_path, other.url + path, model=MODELS[rules])
         with agents.opened(made, heard, rules=agents.rules_like(other)) as run:
             digest = run.agent.session.head.digest
             for number in range(TURNS):
@@ -145,7 +144,7 @@ def headless(run: Opened, change: Callable[[Json, int], Json]) -> None:
     for number in range(4):
         if number:
             run.agent.session.change_tools(change(fields, number), "control")
-        run.agent.say(f"turn {number}: go on")
+        run.agent.say(f"turn {number}: {'some more words to read ' * 100}")
 
 
 def unsorted(fields: Json, number: int) -> Json:
@@ -188,6 +187,38 @@ def test_a_control_misses_and_the_audit_names_it(
     assert {one.primary.cause for one in lost} == {cause}
     if detail is not None:
         assert detail in {one.first.change for one in lost if one.first is not None}
+
+
+def dated_anywhere(fields: Json, number: int) -> Json:
+    """The system text is a member of its own (Responses) or the first message (Chat)."""
+    day = f"Today is 2026-11-{10 + number}.\n"
+    if "instructions" in fields:
+        return {**fields, "instructions": day + fields["instructions"]}
+    return {**fields, "messages": [{"role": "system", "content": day + fields["messages"][0]["content"]}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "cause", "detail"),
+    [(unsorted, "tools_changed", "reordered"), (dated_anywhere, "system_changed", "date_or_clock")],
+)
+@pytest.mark.parametrize(("rules", "path"), OTHERS)
+def test_controls_of_other_providers_miss_and_are_named(
+    tmp_path: Path, change: Callable[[Json, int], Json], cause: str, detail: str, rules: str, path: str
+) -> None:
+    with serving.running(rules=rules) as other:
+        made = agents.options(tmp_path, other.url + path, model=MODELS[rules], tools="eager", salt=change.__name__)
+        with agents.opened(made, rules=agents.rules_like(other)) as run:
+            headless(run, change)
+            result = agents.audited(run, load(rules))
+            reads = [row.call.usage.read_tokens or 0 for row in run.ledger.rows]
+        with agents.opened(replace(made, salt="unchanged"), rules=agents.rules_like(other)) as run:
+            headless(run, lambda fields, number: fields)
+            kept = [row.call.usage.read_tokens or 0 for row in run.ledger.rows]
+            assert not [one.diagnosis for one in agents.audited(run, load(rules)).calls if one.diagnosis]
+    assert all(now < whole for now, whole in zip(reads[1:], kept[1:], strict=True)), (reads, kept)
+    lost = [one.diagnosis for one in result.calls if one.diagnosis is not None and one.diagnosis.lost_tokens]
+    assert lost and {one.primary.cause for one in lost} == {cause}
+    assert detail in {one.first.change for one in lost if one.first is not None}
 
 
 def test_tools_dropped_in_the_summary_cost_its_prefix(server: serving.Running, tmp_path: Path) -> None:
