@@ -226,9 +226,9 @@ class _Flight:
         if self.first is None:
             self.first = self.sender.clock.now()
             usage = _usage(self.assembly.response or None, self.call.provider)
-            if usage.read_tokens is not None:
-                self.sender.forecast.settle(replace(self.call, first_token_at=self.first, usage=usage))
-                self.settled = True
+            begun = replace(self.call, first_token_at=self.first, usage=usage)
+            self.settled = usage.read_tokens is not None
+            (self.sender.forecast.settle if self.settled else self.sender.forecast.begin)(begun)
             self.sender.started()
 
 

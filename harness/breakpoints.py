@@ -5,9 +5,11 @@ newest end would lose it, and an endpoint shared with other agents. `Forecast` f
 session's own calls; its entries' tokens are exact, because read + write of a call is the count at its last marker.
 """
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from operator import add
 from threading import Lock
 from typing import NamedTuple
 
@@ -94,6 +96,12 @@ class Forecast:
     _lock: Lock = field(default_factory=Lock)  # sub-agents send at the same time
     _meter: Meter = field(default_factory=Meter)
     _interner: Interner = field(default_factory=lambda: Interner(estimate))
+    _begun: dict[str, int] = field(default_factory=dict)
+    """Calls under way -> the last block that each one read."""
+
+    _scale: float | None = None
+    """Tokens that the provider billed for one that was estimated, in the first call."""
+
     _answers: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     """Identity of a request -> tokens billed for it and for its answer."""
 
@@ -144,18 +152,21 @@ class Forecast:
     def _read(self, prompt: Prompt, at: datetime) -> tuple[int, int]:
         """What `prompt` will read and by how much that can be off."""
         outcome = self._step(prompt, at, None)[1]
-        index = outcome.read_index
+        index, unit = outcome.read_index, _unit(outcome.rules)
         error = prompt.error_at(index) if index >= 0 else 0
         answered = self._answered(prompt, index) if error else None
+        if index < 0:  # what seems too short to be cached may be long enough
+            return 0, self._step(_longest(prompt), at, None)[1].read_tokens
         if answered is None:
-            return outcome.read_tokens, error
+            return outcome.read_tokens, error and error + unit - 1
         # What a model reads and writes is one row of tokens, so its answer ends where the bill does. Until answers of
         # its kind were read back alike, the provider may frame and round them, or keep no more than what was in front.
         seen = self._beyond.get(answered.kinds, [])
         low, high = (min(seen), max(seen)) if seen else (0, 0)
+        ended = _ending(prompt, index, answered.sent + answered.output + (low + high) // 2)
         settled = len(seen) >= ALIKE and low == high
-        unsure = max(high - low, outcome.rules.rounding) + (0 if seen else answered.output)
-        return answered.sent + answered.output + (low + high) // 2, 0 if settled else unsure
+        unsure = max(high - low, outcome.rules.rounding, unit) + (0 if seen else answered.output)
+        return self._step(ended, at, None)[1].read_tokens, 0 if settled else unsure
 
     def _answered(self, prompt: Prompt, index: int) -> "_Answered | None":
         """The answer of this session that the prefix up to `index` ends with: its end has no total of its own."""
@@ -167,27 +178,40 @@ class Forecast:
             return None
         return _Answered(tuple(block.kind for block in prompt.blocks[start + 1 : index + 1]), *billed)
 
-    def settle(self, call: Call) -> Outcome | None:
+    def begin(self, call: Call) -> None:
+        """The response of `call` begins: what it leaves can be read, though no bill says yet how much that is."""
+        if call.started_at is None:
+            return
+        with self._lock:
+            prompt = self._prompt(call, call.started_at)
+            if prompt is not None:
+                self.state, outcome = self._step(prompt, call.started_at, call.first_token_at)
+                self._begun[call.id] = outcome.read_index
+
+    def settle(self, call: Call) -> None:
         """Count a call that was answered: its entries exist now, its bill makes their boundaries exact."""
         if call.failed or call.started_at is None or call.usage.read_tokens is None:
-            return None
+            return
         with self._lock:
-            return self._settle(call, call.started_at)
+            self._settle(call, call.started_at)
 
-    def _settle(self, call: Call, at: datetime) -> Outcome | None:
+    def _settle(self, call: Call, at: datetime) -> None:
         prompt = self._bare(call, at)
         if prompt is None:
-            return None
+            return
         prompt = self._meter.measure(prompt, call)
+        if call.usage.input_tokens and self._scale is None:  # the first call is mostly head, as what is unsure later
+            self._scale = call.usage.input_tokens / max(1, sum(block.weight for block in prompt.blocks))
         if self.ruleset.at(prompt.model, prompt.platform, at).boundaries != "markers" and call.usage.input_tokens:
             # No marker tells a boundary, but what was sent ends where the whole input does.
             self._meter.learn(prompt, len(prompt.blocks) - 1, call.usage.input_tokens)
             if call.usage.output_tokens is not None:
                 self._answers[prompt.chain[-1]] = call.usage.input_tokens, call.usage.output_tokens
         self.state, outcome = self._step(prompt, at, call.first_token_at or call.ended_at)
-        if outcome.read_index >= 0 and call.usage.read_tokens and prompt.error_at(outcome.read_index):
-            self._learn(prompt, outcome.read_index, call.usage.read_tokens)
-        return outcome
+        index = self._begun.pop(call.id, outcome.read_index)
+        told = bool(call.usage.read_tokens) and _unit(outcome.rules) == 1
+        if told and index >= 0 and prompt.error_at(index):
+            self._learn(prompt, index, call.usage.read_tokens or 0)
 
     def _learn(self, prompt: Prompt, index: int, read: int) -> None:
         """A read shows where the prefix up to `index` ends, unless it shows that it is not read that far."""
@@ -240,7 +264,24 @@ class Forecast:
     def _prompt(self, call: Call, at: datetime) -> Prompt | None:
         """The same, counted as well as is known before it is sent."""
         prompt = self._bare(call, at)
-        return None if prompt is None else self._meter.recount(prompt, None)
+        return None if prompt is None else self._meter.recount(prompt, None, self._scale or 1.0)
 
     def _step(self, prompt: Prompt, at: datetime, first: datetime | None) -> tuple[CacheState, Outcome]:
         return step(self.state, prompt, self.ruleset, at=at, first_token_at=first)
+
+
+def _unit(rules: Rules) -> int:
+    """What the provider rounds its reads down to: 1 where a read tells the very end of what was read."""
+    return max(1, rules.interval, rules.granularity)
+
+
+def _longest(prompt: Prompt) -> Prompt:
+    """`prompt` with each end as far off as it can be."""
+    return replace(prompt, ends=array("q", map(add, prompt.ends, prompt.errors)) if prompt.errors else prompt.ends)
+
+
+def _ending(prompt: Prompt, index: int, tokens: int) -> Prompt:
+    """`prompt` with the end of block `index` at `tokens`; what is behind it moves along."""
+    moved = tokens - prompt.ends[index]
+    before = [min(end, tokens) for end in prompt.ends[:index]]
+    return replace(prompt, ends=array("q", [*before, *(end + moved for end in prompt.ends[index:])]))

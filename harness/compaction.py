@@ -21,7 +21,7 @@ from harness.thinking import room
 from harness.wire import Head, Turn
 from localmodel.rules.types import Rates
 from traces.canonical import dump
-from traces.schema import JsonObject
+from traces.schema import Call, JsonObject
 
 How: TypeAlias = Literal["prefix", "fresh"]
 
@@ -153,8 +153,7 @@ class Compactor:
         last = session.last
         if last is None or not session.turns:
             raise CompactionRefused("there is nothing to compact yet")
-        now = session.shared.clock.now()
-        how = how or self.how or ("prefix" if session.shared.forecast.entry(last, now) is not None else "fresh")
+        how = how or self.how or ("prefix" if _warm(session, last) else "fresh")
         answer, summary = summarise(session, how, self.window, focus)
         old = list(session.turns)
         tail = cut(session, int(min(self.window * TAIL_SHARE, TAIL_TOKENS, _tokens(old) * TAIL_SHARE)))
@@ -168,6 +167,13 @@ class Compactor:
         spent = None if answer.row.usd is None else str(answer.row.usd)
         session.shared.emit("compacted", how=how, before=len(old), after=len(new), call=answer.row.call.id, usd=spent)
         return costs
+
+
+def _warm(session: Session, last: Call) -> bool:
+    """Whether the conversation, not only its head, can be read now; where the rules are silent, nothing says no."""
+    draft = session.sender.draft(session.body()[0], "summary")
+    read = session.shared.forecast.predict(draft, session.shared.clock.now()).read_tokens
+    return read is None or 2 * read >= (last.usage.input_tokens or 0)
 
 
 def summarise(session: Session, how: How, window: int, focus: str = "") -> tuple[Answer, str]:
