@@ -6,11 +6,13 @@ Prices and the store come from outside (`Wiring`): they belong to the auditor, w
 import sys
 import tomllib
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from threading import Lock
+from time import time
 from uuid import uuid4
 
 from harness.attempt import Emit, silent
@@ -37,11 +39,16 @@ from harness.tools.shell import shell_tool
 from harness.tools.toolbox import Mode, Toolbox, check_mode, read_output_tool
 from harness.wire import Dialect, offered
 from localmodel.rules.step import DatedRules
-from traces.schema import JsonObject, Ttl
+from traces import io
+from traces.errors import UnreadableInput
+from traces.schema import Call, JsonObject, Ttl
 
 ANSWER_TOKENS = 8_192
 SHOWN_CHARS = 2_000
 SETTINGS = "cachewright.toml"
+RECALLED_S = 3600
+"""Older calls of other sessions are not looked at: no entry of the Messages API outlives it unused."""
+
 _ASKING = Lock()  # sub-agents may want consent at the same time
 
 
@@ -127,8 +134,10 @@ def open_run(options: Options, wiring: Wiring) -> Opened:
     with ExitStack() as stack:
         ledger = Ledger(folder / "ledger.jsonl", wiring.price, wiring.sink, budget=options.budget)
         stack.callback(ledger.close)
+        forecast = Forecast(wiring.rules)
+        _recall(forecast, folder, wiring.clock.now())
         shared = Shared(
-            folder, name, provider, dialect, ledger, Forecast(wiring.rules), wiring.clock, emit=wiring.emit,
+            folder, name, provider, dialect, ledger, forecast, wiring.clock, emit=wiring.emit,
             max_tokens=ANSWER_TOKENS + room(parameters), ttl=options.ttl, breakpoints=options.breakpoints,
         )  # fmt: skip
         tools = _tools(options, mode, wiring, folder, settings, stack)
@@ -138,6 +147,19 @@ def open_run(options: Options, wiring: Wiring) -> Opened:
         stack.callback(warmer.pause)
         agent = Agent(session, tools, Compactor(options.compact_how), warmer, options.stagger, wiring.text)
         return Opened(agent, ledger, shared, stack.pop_all())
+
+
+def _recall(forecast: Forecast, own: Path, now: datetime) -> None:
+    """What other sessions sent of late can be read here: a fork's prefix, and the head that all share."""
+    calls: list[Call] = []
+    for ledger in own.parent.glob("*/ledger.jsonl"):
+        with suppress(OSError, UnreadableInput):
+            if ledger.parent != own and ledger.stat().st_mtime > time() - RECALLED_S:
+                calls += io.read(ledger)
+    dated = [(call.started_at, call) for call in calls if call.started_at is not None]
+    for at, call in sorted(dated, key=lambda one: one[0]):
+        if (now - at).total_seconds() < RECALLED_S:
+            forecast.settle(call)
 
 
 def _stored(options: Options, name: str) -> State:

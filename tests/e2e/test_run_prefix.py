@@ -143,6 +143,23 @@ def test_resume_and_fork_send_stored_bytes(server: serving.Running, tmp_path: Pa
     assert forked.usage.read_tokens == (after.usage.read_tokens or 0) + (after.usage.write_tokens or 0)
 
 
+def test_what_other_sessions_left_is_predicted_too(server: serving.Running, tmp_path: Path) -> None:
+    """A fork reads its source's prefix, and later sessions the head: its size is exact once it was read alone."""
+    made = agents.options(tmp_path, server.url, salt="shared")
+    calls: list[Json] = []
+    source = ""
+    for forked in (False, True, False, False):
+        heard = agents.Heard()
+        with agents.opened(replace(made, fork=source if forked else None), heard) as run:
+            say(run, len(calls))
+            calls.append(heard.named("call")[0])
+            source = run.shared.name
+    assert calls[0]["read_tokens"] == 0 and all(one["read_tokens"] > 500 for one in calls[1:])
+    for one in calls:
+        assert abs(one["predicted_read_tokens"] - one["read_tokens"]) <= one["predicted_error_tokens"]
+    assert [bool(one["predicted_error_tokens"]) for one in calls] == [False, False, True, False]
+
+
 def headless(run: Opened, change: Callable[[Json, int], Json]) -> None:
     """A session whose head is changed on purpose in front of each turn but the first."""
     fields = orjson.loads(orjson.dumps(run.agent.session.head.fields))
