@@ -14,7 +14,7 @@ from threading import Event
 from typing import Any, TypeAlias
 from uuid import uuid4
 
-from harness.breakpoints import Forecast
+from harness.breakpoints import Forecast, Planned
 from harness.clock import Clock
 from harness.errors import ProviderFailed
 from harness.journal import Journal
@@ -41,12 +41,10 @@ def silent(event: str, **members: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A complete response and its row. `predicted`: what the rules said would be read, `None` where they are silent."""
+    """A complete response and its row."""
 
     response: JsonObject
     row: Row
-    predicted: int | None
-    exact: bool
 
 
 @dataclass(slots=True)
@@ -139,8 +137,8 @@ class Sender:
             raise
         finally:
             row = self._row(flight, status)
-            self._report(row, told.read_tokens)
-        return Answer(flight.assembly.response, row, told.read_tokens, told.exact)
+            self._report(row, told)
+        return Answer(flight.assembly.response, row)
 
     def _row(self, flight: "_Flight", status: int | None) -> Row:
         """Aborted streams are on the ledger too: what `message_start` told is billed, the rest is unknown."""
@@ -159,7 +157,7 @@ class Sender:
             self.forecast.settle(call)
         return self.ledger.add(call)
 
-    def _report(self, row: Row, predicted: int | None) -> None:
+    def _report(self, row: Row, told: Planned) -> None:
         call, usage = row.call, row.call.usage
         self.emit(
             "call",
@@ -172,7 +170,8 @@ class Sender:
             read_tokens=usage.read_tokens,
             write_tokens=usage.write_tokens,
             output_tokens=usage.output_tokens,
-            predicted_read_tokens=predicted,
+            predicted_read_tokens=told.read_tokens,
+            predicted_error_tokens=told.error_tokens,
             usd=None if row.usd is None else str(row.usd),
             wait_s=row.wait_s,
             generation_s=row.generation_s,
@@ -227,9 +226,9 @@ class _Flight:
         if self.first is None:
             self.first = self.sender.clock.now()
             usage = _usage(self.assembly.response or None, self.call.provider)
-            if usage.read_tokens is not None:
-                self.sender.forecast.settle(replace(self.call, first_token_at=self.first, usage=usage))
-                self.settled = True
+            begun = replace(self.call, first_token_at=self.first, usage=usage)
+            self.settled = usage.read_tokens is not None
+            (self.sender.forecast.settle if self.settled else self.sender.forecast.begin)(begun)
             self.sender.started()
 
 

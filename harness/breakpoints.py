@@ -5,30 +5,34 @@ newest end would lose it, and an endpoint shared with other agents. `Forecast` f
 session's own calls; its entries' tokens are exact, because read + write of a call is the count at its last marker.
 """
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from operator import add
 from threading import Lock
+from typing import NamedTuple
 
 from harness.wire import Marks
 from localmodel.rules.render import rendered
 from localmodel.rules.step import DatedRules, alive, positions, readable, step
 from localmodel.rules.types import CacheState, Entry, Outcome, Rules
-from traces.canonical import Interner, canonical
+from traces.canonical import Interner, canonical, platform_of
 from traces.schema import Call, Level, Mark, Prompt, Ttl
 from traces.tokens import Meter, estimate
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Markers for one request, and what the rules say it will read. `exact`: the count rests on billed boundaries.
+    """Markers for one request, and what the rules say it will read, `None` where they are silent.
 
-    `skipped` says in words which markers were left out, and why.
+    `error_tokens`: by how much that count can be off; 0 where it rests on billed boundaries. `skipped` says in words
+    which markers were left out, and why.
     """
 
     marks: Marks
     read_tokens: int | None
-    exact: bool
+    error_tokens: int | None
     skipped: tuple[str, ...] = ()
 
 
@@ -71,6 +75,18 @@ def _markable(prompt: Prompt, rules: Rules, start: int) -> int | None:
     return next((i for i in range(start, -1, -1) if prompt.blocks[i].kind not in rules.cannot_mark), None)
 
 
+ALIKE = 2
+"""Reads of answers of one kind that have to show the same before the next is said to be exact."""
+
+
+class _Answered(NamedTuple):
+    """An answer at the end of a prefix: kinds of its blocks, tokens billed for its request and for itself."""
+
+    kinds: tuple[str, ...]
+    sent: int
+    output: int
+
+
 @dataclass(slots=True)
 class Forecast:
     """The provider's cache as the rules see it, moved on by every call of a session."""
@@ -80,11 +96,21 @@ class Forecast:
     _lock: Lock = field(default_factory=Lock)  # sub-agents send at the same time
     _meter: Meter = field(default_factory=Meter)
     _interner: Interner = field(default_factory=lambda: Interner(estimate))
-    _answers: dict[bytes, int] = field(default_factory=dict)
-    """Identity of a request -> tokens billed for it and its answer."""
+    _begun: dict[str, int] = field(default_factory=dict)
+    """Calls under way -> the last block that each one read."""
 
-    _around: dict[tuple[str, ...], int] = field(default_factory=dict)
-    """Kinds of an answer's blocks -> tokens that the provider's template puts around them, learned from reads."""
+    _scale: float | None = None
+    """Tokens that the provider billed for one that was estimated, in the first call."""
+
+    _answers: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    """Identity of a request -> tokens billed for it and for its answer."""
+
+    _beyond: dict[tuple[str, ...], list[int]] = field(default_factory=dict)
+    """Kinds of an answer's blocks -> tokens that each read of such an answer showed beyond what was billed for it."""
+
+    def rules(self, call: Call, at: datetime) -> Rules:
+        """The rules in force at `at` for the model of `call`."""
+        return self.ruleset.at(call.model or "", platform_of(call.host, call.provider), at)
 
     def plan(self, call: Call, at: datetime, *, common: Sequence[int] = (), ttl: Ttl = "5m") -> Planned:
         """Markers for the unmarked request of `call` if sent at `at`; nothing for APIs that the rules do not cover.
@@ -97,15 +123,15 @@ class Forecast:
     def _plan(self, call: Call, at: datetime, common: Sequence[int], ttl: Ttl) -> Planned:
         prompt = self._prompt(call, at)
         if prompt is None:
-            return Planned({}, None, False)
+            return Planned({}, None, None)
         rules = self.ruleset.at(prompt.model, prompt.platform, at)
         marks: list[Mark] = []
         skipped: list[str] = []
         if rules.boundaries == "markers":
             marks, skipped = plan(prompt, rules, self._written(prompt, rules, at), common=common, ttl=ttl)
         planned = replace(prompt, marks=tuple(marks))
-        read, exact = self._read(planned, at)
-        return Planned({prompt.paths[m.index]: m.ttl for m in marks}, read, exact, tuple(skipped))
+        read, error = self._read(planned, at)
+        return Planned({prompt.paths[m.index]: m.ttl for m in marks}, read, error, tuple(skipped))
 
     def _written(self, prompt: Prompt, rules: Rules, at: datetime) -> Callable[[int], bool]:
         _, outcome = step(self.state, prompt, self.ruleset, at=at, first_token_at=None)
@@ -121,48 +147,80 @@ class Forecast:
         """What the request of `call`, marked as it is, will read."""
         with self._lock:
             prompt = self._prompt(call, at)
-            return Planned({}, None, False) if prompt is None else Planned({}, *self._read(prompt, at))
+            return Planned({}, None, None) if prompt is None else Planned({}, *self._read(prompt, at))
 
-    def _read(self, prompt: Prompt, at: datetime) -> tuple[int, bool]:
+    def _read(self, prompt: Prompt, at: datetime) -> tuple[int, int]:
+        """What `prompt` will read and by how much that can be off."""
         outcome = self._step(prompt, at, None)[1]
-        index = outcome.read_index
-        kinds, billed = self._answered(prompt, index)
-        if billed and kinds in self._around and prompt.error_at(index):
-            return billed + self._around[kinds], False
-        return outcome.read_tokens, index < 0 or prompt.error_at(index) == 0
+        index, unit = outcome.read_index, _unit(outcome.rules)
+        error = prompt.error_at(index) if index >= 0 else 0
+        answered = self._answered(prompt, index) if error else None
+        if index < 0:  # what seems too short to be cached may be long enough
+            return 0, self._step(_longest(prompt), at, None)[1].read_tokens
+        if answered is None:
+            return outcome.read_tokens, error and error + unit - 1
+        # What a model reads and writes is one row of tokens, so its answer ends where the bill does. Until answers of
+        # its kind were read back alike, the provider may frame and round them, or keep no more than what was in front.
+        seen = self._beyond.get(answered.kinds, [])
+        low, high = (min(seen), max(seen)) if seen else (0, 0)
+        ended = _ending(prompt, index, answered.sent + answered.output + (low + high) // 2)
+        settled = len(seen) >= ALIKE and low == high
+        unsure = max(high - low, outcome.rules.rounding, unit) + (0 if seen else answered.output)
+        return self._step(ended, at, None)[1].read_tokens, 0 if settled else unsure
 
-    def _answered(self, prompt: Prompt, index: int) -> tuple[tuple[str, ...], int]:
-        """Where the prefix up to `index` ends with an answer of this session: its kinds, and the tokens billed up to
-        its end. Units that end with an answer have no total of their own until they are read."""
+    def _answered(self, prompt: Prompt, index: int) -> "_Answered | None":
+        """The answer of this session that the prefix up to `index` ends with: its end has no total of its own."""
         start = index
         while start >= 0 and prompt.blocks[start].role == "assistant":
             start -= 1
-        kinds = tuple(block.kind for block in prompt.blocks[start + 1 : index + 1])
-        return kinds, self._answers.get(prompt.chain[start], 0) if kinds and start >= 0 else 0
+        billed = self._answers.get(prompt.chain[start]) if 0 <= start < index else None
+        if billed is None:
+            return None
+        return _Answered(tuple(block.kind for block in prompt.blocks[start + 1 : index + 1]), *billed)
 
-    def settle(self, call: Call) -> Outcome | None:
+    def begin(self, call: Call) -> None:
+        """The response of `call` begins: what it leaves can be read, though no bill says yet how much that is."""
+        if call.started_at is None:
+            return
+        with self._lock:
+            prompt = self._prompt(call, call.started_at)
+            if prompt is not None:
+                self.state, outcome = self._step(prompt, call.started_at, call.first_token_at)
+                self._begun[call.id] = outcome.read_index
+
+    def settle(self, call: Call) -> None:
         """Count a call that was answered: its entries exist now, its bill makes their boundaries exact."""
         if call.failed or call.started_at is None or call.usage.read_tokens is None:
-            return None
+            return
         with self._lock:
-            return self._settle(call, call.started_at)
+            self._settle(call, call.started_at)
 
-    def _settle(self, call: Call, at: datetime) -> Outcome | None:
+    def _settle(self, call: Call, at: datetime) -> None:
         prompt = self._bare(call, at)
         if prompt is None:
-            return None
+            return
         prompt = self._meter.measure(prompt, call)
+        if call.usage.input_tokens and self._scale is None:  # the first call is mostly head, as what is unsure later
+            self._scale = call.usage.input_tokens / max(1, sum(block.weight for block in prompt.blocks))
         if self.ruleset.at(prompt.model, prompt.platform, at).boundaries != "markers" and call.usage.input_tokens:
             # No marker tells a boundary, but what was sent ends where the whole input does.
             self._meter.learn(prompt, len(prompt.blocks) - 1, call.usage.input_tokens)
-            self._answers[prompt.chain[-1]] = call.usage.input_tokens + (call.usage.output_tokens or 0)
+            if call.usage.output_tokens is not None:
+                self._answers[prompt.chain[-1]] = call.usage.input_tokens, call.usage.output_tokens
         self.state, outcome = self._step(prompt, at, call.first_token_at or call.ended_at)
-        if outcome.read_index >= 0 and call.usage.read_tokens and prompt.error_at(outcome.read_index):
-            self._meter.learn(prompt, outcome.read_index, call.usage.read_tokens)
-            kinds, billed = self._answered(prompt, outcome.read_index)
-            if billed:
-                self._around[kinds] = call.usage.read_tokens - billed
-        return outcome
+        index = self._begun.pop(call.id, outcome.read_index)
+        told = bool(call.usage.read_tokens) and _unit(outcome.rules) == 1
+        if told and index >= 0 and prompt.error_at(index):
+            self._learn(prompt, index, call.usage.read_tokens or 0)
+
+    def _learn(self, prompt: Prompt, index: int, read: int) -> None:
+        """A read shows where the prefix up to `index` ends, unless it shows that it is not read that far."""
+        answered = self._answered(prompt, index)
+        if answered is None or read > answered.sent:
+            self._meter.learn(prompt, index, read)
+        if answered is not None:
+            beyond = read - answered.sent - answered.output
+            self._beyond.setdefault(answered.kinds, []).append(beyond)
 
     def readable(self, call: Call, at: datetime) -> bool:
         """Whether an entry at the very end of the unmarked request of `call` can be read now."""
@@ -206,7 +264,24 @@ class Forecast:
     def _prompt(self, call: Call, at: datetime) -> Prompt | None:
         """The same, counted as well as is known before it is sent."""
         prompt = self._bare(call, at)
-        return None if prompt is None else self._meter.recount(prompt, None)
+        return None if prompt is None else self._meter.recount(prompt, None, self._scale or 1.0)
 
     def _step(self, prompt: Prompt, at: datetime, first: datetime | None) -> tuple[CacheState, Outcome]:
         return step(self.state, prompt, self.ruleset, at=at, first_token_at=first)
+
+
+def _unit(rules: Rules) -> int:
+    """What the provider rounds its reads down to: 1 where a read tells the very end of what was read."""
+    return max(1, rules.interval, rules.granularity)
+
+
+def _longest(prompt: Prompt) -> Prompt:
+    """`prompt` with each end as far off as it can be."""
+    return replace(prompt, ends=array("q", map(add, prompt.ends, prompt.errors)) if prompt.errors else prompt.ends)
+
+
+def _ending(prompt: Prompt, index: int, tokens: int) -> Prompt:
+    """`prompt` with the end of block `index` at `tokens`; what is behind it moves along."""
+    moved = tokens - prompt.ends[index]
+    before = [min(end, tokens) for end in prompt.ends[:index]]
+    return replace(prompt, ends=array("q", [*before, *(end + moved for end in prompt.ends[index:])]))

@@ -8,6 +8,7 @@ providers bind it to the history in front of it. Every guard is a failure that s
 """
 
 import math
+import re
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal, TypeAlias
@@ -20,9 +21,12 @@ from harness.thinking import room
 from harness.wire import Head, Turn
 from localmodel.rules.types import Rates
 from traces.canonical import dump
-from traces.schema import JsonObject
+from traces.schema import Call, JsonObject
 
 How: TypeAlias = Literal["prefix", "fresh"]
+
+WINDOW = 200_000
+"""Window to begin with; a provider that has a smaller one names it when it refuses a prompt, at no cost."""
 
 SUMMARY_TOKENS = 8_192
 TAIL_SHARE, TAIL_TOKENS = 0.16, 20_000
@@ -30,6 +34,10 @@ RESERVE_TOKENS = 16_384
 MUST_SHRINK_TO = 0.8
 MOST_FAILURES = 2
 _CHARS_A_TOKEN = 4
+_TOO_LONG = re.compile(
+    r"prompt is too long: \d+ tokens > (\d+)|maximum context length is (\d+)|exceeds the context window"
+)
+"""How Anthropic, Chat Completions (OpenAI, DeepSeek) and Responses refuse a prompt for its length."""
 _SURELY_A_TOKEN = 2
 
 INSTRUCTION = """The conversation up to here will be replaced by your summary. Write it now, as plain text and without \
@@ -57,6 +65,14 @@ class Costs:
         else:
             self.later.append(row)
 
+    def rows(self) -> list[tuple[str, list[Row]]]:
+        """The three costs apart, by name."""
+        return [
+            ("summary", [self.summary]),
+            ("first", [] if self.first is None else [self.first]),
+            ("later", self.later),
+        ]
+
     def payback(self, rates: Rates) -> int | None:
         """Requests after the first until the compaction has paid for itself; `None`: unknown yet, or never.
 
@@ -69,17 +85,6 @@ class Costs:
         gain = kept - self.first.call.usage.input_tokens * rates.read
         return None if gain <= 0 else max(0, math.ceil(spent / gain))
 
-    def as_json(self, rates: Rates) -> JsonObject:
-        """The three costs apart."""
-        return {
-            "how": self.how,
-            "before_tokens": self.before_tokens,
-            "summary": _cost(self.summary),
-            "first": None if self.first is None else _cost(self.first),
-            "later": [_cost(row) for row in self.later],
-            "pays_back_after": self.payback(rates),
-        }
-
 
 def _equivalents(row: Row, rates: Rates) -> Decimal:
     usage = row.call.usage
@@ -87,36 +92,24 @@ def _equivalents(row: Row, rates: Rates) -> Decimal:
     return (usage.uncached_tokens or 0) + write * rates.write_5m + read * rates.read
 
 
-def _cost(row: Row) -> JsonObject:
-    usage = row.call.usage
-    return {
-        "input_tokens": usage.input_tokens, "read_tokens": usage.read_tokens, "write_tokens": usage.write_tokens,
-        "output_tokens": usage.output_tokens, "usd": None if row.usd is None else str(row.usd),
-    }  # fmt: skip
-
-
 @dataclass(slots=True)
 class Compactor:
     """Decides when, and keeps count of failures. `trigger` is input tokens; `None`: never by itself."""
 
-    window: int
     how: How | None = None
     """`None`: prefix while the cache is warm, else fresh."""
 
-    trigger: int | None = None
+    window: int = WINDOW
+    trigger: int | None = WINDOW - RESERVE_TOKENS
     failures: int = 0
     done: list[Costs] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        if self.trigger is None:
-            self.trigger = max(self.window // 2, self.window - RESERVE_TOKENS)
 
     def before(self, session: Session) -> None:
         """Called before each request: also between a tool's result and the next request."""
         last = session.last
         if last is None or last.usage.input_tokens is None or self.trigger is None:
             return
-        self._measure(session)
+        self.measure(session)
         grown = _tokens(session.turns[-1:]) + (last.usage.output_tokens or 0)
         if last.usage.input_tokens + grown < self.trigger or self.failures >= MOST_FAILURES:
             return
@@ -125,7 +118,7 @@ class Compactor:
         except (CompactionRefused, ProviderFailed) as error:
             self._failed(session, str(error))
 
-    def _measure(self, session: Session) -> None:
+    def measure(self, session: Session) -> None:
         """Attribute the last request to the compaction before it; one that did not shrink enough counts as failed."""
         last, latest = session.last, self.done[-1] if self.done else None
         if latest is None or last is None:
@@ -144,18 +137,23 @@ class Compactor:
         stop = "; no more by itself, start a new session or compact by hand" if self.failures >= MOST_FAILURES else ""
         session.shared.emit("compaction_failed", reason=reason + stop)
 
-    def overflow(self, session: Session, window: int) -> None:
-        """The provider refused the prompt and named its window: summarise what fits into it, oldest turns left out."""
-        self.window, self.trigger = window, max(window // 2, window - RESERVE_TOKENS)
+    def overflow(self, session: Session, refusal: str) -> bool:
+        """Where the provider refused the prompt as too long, summarise what fits, the oldest turns left out; whether it
+        did. The window is as the refusal names it, else what the last answered request took."""
+        found, last = _TOO_LONG.search(refusal), session.last
+        if found is None or last is None:
+            return False
+        named = next((int(one) for one in found.groups() if one), last.usage.input_tokens or self.window // 2)
+        self.window, self.trigger = named, max(named // 2, named - RESERVE_TOKENS)
         self.compact(session, how="fresh")
+        return True
 
     def compact(self, session: Session, focus: str = "", how: How | None = None) -> Costs:
         """Summarise and swap. Raises `CompactionRefused` and leaves the history as it was."""
         last = session.last
         if last is None or not session.turns:
             raise CompactionRefused("there is nothing to compact yet")
-        now = session.shared.clock.now()
-        how = how or self.how or ("prefix" if session.shared.forecast.entry(last, now) is not None else "fresh")
+        how = how or self.how or ("prefix" if _warm(session, last) else "fresh")
         answer, summary = summarise(session, how, self.window, focus)
         old = list(session.turns)
         tail = cut(session, int(min(self.window * TAIL_SHARE, TAIL_TOKENS, _tokens(old) * TAIL_SHARE)))
@@ -166,8 +164,16 @@ class Compactor:
         session.replace_turns(new)
         costs = Costs(last.usage.input_tokens or 0, answer.row, how)
         self.done.append(costs)
-        session.shared.emit("compacted", how=how, before=len(old), after=len(new), summary=_cost(answer.row))
+        spent = None if answer.row.usd is None else str(answer.row.usd)
+        session.shared.emit("compacted", how=how, before=len(old), after=len(new), call=answer.row.call.id, usd=spent)
         return costs
+
+
+def _warm(session: Session, last: Call) -> bool:
+    """Whether the conversation, not only its head, can be read now; where the rules are silent, nothing says no."""
+    draft = session.sender.draft(session.body()[0], "summary")
+    read = session.shared.forecast.predict(draft, session.shared.clock.now()).read_tokens
+    return read is None or 2 * read >= (last.usage.input_tokens or 0)
 
 
 def summarise(session: Session, how: How, window: int, focus: str = "") -> tuple[Answer, str]:

@@ -317,7 +317,8 @@ def as_text(report: JsonObject) -> str:
 
 def _pair(one: JsonObject) -> str:
     measured, predicted = one["measured_equivalents"], one["predicted_equivalents"]
-    return f"{measured:>12,.1f} {predicted:>12,.1f}   apart by {one['difference']:.1%}"
+    apart = f"apart by {one['difference']:.1%}" if predicted else "no miss to mend: requests of another size"
+    return f"{measured:>12,.1f} {predicted:>12,.1f}   {apart}"
 
 
 def _cells(row: JsonObject) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ Rules (lifetimes and prices are data; the constants are Pi 1.6's, see docs/run.m
 * at most one hour while running and 30 minutes while idle, for one-hour entries twelve times as long while idle;
 * never with a fixed thinking budget: the output limit has to be larger than it, so there is no cheap replay;
 * a ping must read and write nothing; else it is booked as a loss and no more are sent;
-* a saving counts only when a real request hits later.
+* a saving counts only when a real request hits after the entry would have expired without pings.
 
 An API without a declared lifetime (OpenAI, DeepSeek) is never pinged.
 """
@@ -25,7 +25,7 @@ from harness.errors import HarnessError
 from harness.session import Session
 from harness.thinking import budget
 from localmodel.rules.types import REFRESH_AT, Rates
-from traces.schema import JsonObject
+from traces.schema import Call, JsonObject
 
 Mode: TypeAlias = Literal["off", "running", "idle"]
 BasePrice: TypeAlias = Callable[[str, str, datetime], Decimal | None]
@@ -70,9 +70,12 @@ class Decision:
 
 def saving(entry: Entry, rates: Rates, base: Decimal, *, running: bool) -> Decimal:
     """Expected net dollars of one ping."""
-    write = rates.write_1h if entry.ttl_s >= HOUR_S else rates.write_5m
     chance = Decimal(1) if running else IDLE_PROBABILITY
-    return (chance * (write - rates.read) - rates.read) * entry.tokens * base
+    return (chance * (_write(entry, rates) - rates.read) - rates.read) * entry.tokens * base
+
+
+def _write(entry: Entry, rates: Rates) -> Decimal:
+    return rates.write_1h if entry.ttl_s >= HOUR_S else rates.write_5m
 
 
 def decide(entry: Entry, now: datetime, *, mode: Mode, running: bool, rates: Rates, base: Decimal | None) -> Decision:
@@ -109,20 +112,31 @@ class Warmer:
     pings: int = 0
     lost: int = 0
     hits_bought: int = 0
+    saved_usd: Decimal = Decimal(0)
     _stop: Event | None = None
     _lock: Lock = field(default_factory=Lock)
-    _pinged: bool = False
+    _pinged: Entry | None = None
 
     def follow(self, session: Session, *, running: bool = True) -> None:
-        """A real request was answered: keep what it left. A ping before it has paid only if it hit."""
+        """A real request was answered: keep what it left."""
         self.pause()
-        if self._pinged and session.last is not None:
-            self.hits_bought += bool(session.last.usage.read_tokens)
-            self._pinged = False
+        if self._pinged is not None and session.last is not None:
+            self._book(session, session.last, self._pinged)
+            self._pinged = None
         if self.mode == "off" or session.last is None:
             return
         stop = self._stop = Event()
         Thread(target=self._keep, args=(session, stop, running), daemon=True, name="keep-alive").start()
+
+    def _book(self, session: Session, call: Call, kept: Entry) -> None:
+        """Whether the pings paid: a request read what would have expired without them, and so did not write it."""
+        at, read = call.started_at, call.usage.read_tokens
+        if at is None or not read or (at - kept.since).total_seconds() < kept.ttl_s:
+            return
+        self.hits_bought += 1
+        base, rates = self.base(call.provider, call.model or "", at), session.shared.forecast.rules(call, at).rates
+        if base is not None:
+            self.saved_usd += (_write(kept, rates) - rates.read) * min(read, kept.tokens) * base
 
     def pause(self) -> None:
         """A real request is about to be sent, or the session ends. Returns once no ping is under way."""
@@ -154,9 +168,8 @@ class Warmer:
     def _decide(self, session: Session, entry: Entry, running: bool) -> Decision:
         last, now = session.last, session.shared.clock.now()
         assert last is not None
-        rules = session.shared.forecast.ruleset.at(last.model or "", "claude_api", now)
-        base = self.base(last.provider, last.model or "", now)
-        return decide(entry, now, mode=self.mode, running=running, rates=rules.rates, base=base)
+        rates, base = session.shared.forecast.rules(last, now).rates, self.base(last.provider, last.model or "", now)
+        return decide(entry, now, mode=self.mode, running=running, rates=rates, base=base)
 
     def ping(self, session: Session, entry: Entry) -> Entry | None:
         """Send one; the entry with its life renewed, or `None` where it was in vain."""
@@ -174,7 +187,7 @@ class Warmer:
             )
             self.lost += 1
             return None
-        self._pinged = True
+        self._pinged = entry
         at = answer.row.call.started_at
         return None if at is None else replace(entry, used_at=at)
 

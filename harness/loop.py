@@ -1,6 +1,5 @@
 """The agent loop: send, run the tools that were asked for, send again, until an answer asks for none."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +14,6 @@ from harness.tools.base import Tool, schema
 from harness.tools.toolbox import Toolbox
 from harness.wire import Result, ToolCall, ToolSpec, sound
 
-_TOO_LONG = re.compile(r"prompt is too long: \d+ tokens > (\d+)")
 MOST_ROUNDS = 200
 MOST_AGENTS = 16
 DELEGATE = "delegate"
@@ -95,10 +93,8 @@ class Agent:
         try:
             self.session.ask(self.text, common=common)
         except ProviderFailed as error:
-            found = _TOO_LONG.search(str(error))
-            if found is None or self.compactor is None:
+            if self.compactor is None or not self.compactor.overflow(self.session, str(error)):
                 raise
-            self.compactor.overflow(self.session, int(found[1]))
             self.session.ask(self.text)
 
     def _run_all(self, calls: list[ToolCall]) -> None:

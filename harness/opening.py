@@ -6,17 +6,19 @@ Prices and the store come from outside (`Wiring`): they belong to the auditor, w
 import sys
 import tomllib
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from threading import Lock
+from time import time
 from uuid import uuid4
 
 from harness.attempt import Emit, silent
 from harness.breakpoints import Forecast
 from harness.clock import Clock, SystemClock
-from harness.compaction import Compactor
+from harness.compaction import Compactor, How
 from harness.errors import BadSetting
 from harness.journal import State, read
 from harness.keepalive import BasePrice, Warmer
@@ -37,12 +39,16 @@ from harness.tools.shell import shell_tool
 from harness.tools.toolbox import Mode, Toolbox, check_mode, read_output_tool
 from harness.wire import Dialect, offered
 from localmodel.rules.step import DatedRules
-from traces.schema import JsonObject, Ttl
+from traces import io
+from traces.errors import UnreadableInput
+from traces.schema import Call, JsonObject, Ttl
 
-WINDOW = 200_000
 ANSWER_TOKENS = 8_192
 SHOWN_CHARS = 2_000
 SETTINGS = "cachewright.toml"
+RECALLED_S = 3600
+"""Older calls of other sessions are not looked at: no entry of the Messages API outlives it unused."""
+
 _ASKING = Lock()  # sub-agents may want consent at the same time
 
 
@@ -64,8 +70,7 @@ class Options:
     keepalive: KeepAlive = "off"
     budget: Decimal | None = None
     salt: str = ""
-    window: int = WINDOW
-    compact_how: str | None = None
+    compact_how: How | None = None
     stagger: bool = True
     breakpoints: bool = True
     ttl: Ttl = "5m"
@@ -129,19 +134,32 @@ def open_run(options: Options, wiring: Wiring) -> Opened:
     with ExitStack() as stack:
         ledger = Ledger(folder / "ledger.jsonl", wiring.price, wiring.sink, budget=options.budget)
         stack.callback(ledger.close)
+        forecast = Forecast(wiring.rules)
+        _recall(forecast, folder, wiring.clock.now())
         shared = Shared(
-            folder, name, provider, dialect, ledger, Forecast(wiring.rules), wiring.clock, emit=wiring.emit,
+            folder, name, provider, dialect, ledger, forecast, wiring.clock, emit=wiring.emit,
             max_tokens=ANSWER_TOKENS + room(parameters), ttl=options.ttl, breakpoints=options.breakpoints,
         )  # fmt: skip
         tools = _tools(options, mode, wiring, folder, settings, stack)
         session = _session(options, mode, shared, tools, parameters)
         stack.callback(session.journal.close)
-        how = options.compact_how
-        compactor = Compactor(options.window, "fresh" if how == "fresh" else "prefix" if how == "prefix" else None)
         warmer = Warmer(options.keepalive, wiring.base)
         stack.callback(warmer.pause)
-        agent = Agent(session, tools, compactor, warmer, options.stagger, wiring.text)
+        agent = Agent(session, tools, Compactor(options.compact_how), warmer, options.stagger, wiring.text)
         return Opened(agent, ledger, shared, stack.pop_all())
+
+
+def _recall(forecast: Forecast, own: Path, now: datetime) -> None:
+    """What other sessions sent of late can be read here: a fork's prefix, and the head that all share."""
+    calls: list[Call] = []
+    for ledger in own.parent.glob("*/ledger.jsonl"):
+        with suppress(OSError, UnreadableInput):
+            if ledger.parent != own and ledger.stat().st_mtime > time() - RECALLED_S:
+                calls += io.read(ledger)
+    dated = [(call.started_at, call) for call in calls if call.started_at is not None]
+    for at, call in sorted(dated, key=lambda one: one[0]):
+        if (now - at).total_seconds() < RECALLED_S:
+            forecast.settle(call)
 
 
 def _stored(options: Options, name: str) -> State:

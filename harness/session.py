@@ -104,7 +104,7 @@ class Session:
         shared = self.shared
         bare = self.dialect.body(self.head, self.turns, shared.max_tokens, stream=True, marks={})
         if not (marks and shared.breakpoints):
-            return bare, Planned({}, None, False)
+            return bare, Planned({}, None, None)
         draft = self.sender.draft(bare, "main")
         planned = shared.forecast.plan(draft, shared.clock.now(), common=common, ttl=shared.ttl)
         body = self.dialect.body(self.head, self.turns, shared.max_tokens, stream=True, marks=planned.marks)

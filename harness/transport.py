@@ -10,6 +10,7 @@ the wire, so it is decoded as the proxy's is.
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import httpx2
 
@@ -24,21 +25,15 @@ class RecordingTransport(httpx2.AsyncBaseTransport):
     def __init__(
         self, recorder: Recorder, inner: httpx2.AsyncBaseTransport | None = None, *, run: str | None = None
     ) -> None:
-        self._recorder = recorder
+        self._recorder, self._run = recorder, run
         self._inner = inner or httpx2.AsyncHTTPTransport()
-        self._run = run
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request and record it with its reply."""
-        tap = _opened(self._recorder, request, self._run)
-        tap.request(await request.aread())
-        tap.request_done()
+        tap = _sent(self._recorder, request, await request.aread(), self._run)
         with _sending(tap):
             response = await self._inner.handle_async_request(request)
-        tap.response_head(response.status_code, response.headers.raw)
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _AsyncTee(response.stream, tap)
-        return response
+        return _answered(tap, response)
 
     async def aclose(self) -> None:
         """Close the inner transport; the recorder is its owner's to close."""
@@ -51,57 +46,49 @@ class SyncRecordingTransport(httpx2.BaseTransport):
     def __init__(
         self, recorder: Recorder, inner: httpx2.BaseTransport | None = None, *, run: str | None = None
     ) -> None:
-        self._recorder = recorder
+        self._recorder, self._run = recorder, run
         self._inner = inner or httpx2.HTTPTransport()
-        self._run = run
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request and record it with its reply."""
-        tap = _opened(self._recorder, request, self._run)
-        tap.request(request.read())
-        tap.request_done()
+        tap = _sent(self._recorder, request, request.read(), self._run)
         with _sending(tap):
             response = self._inner.handle_request(request)
-        tap.response_head(response.status_code, response.headers.raw)
-        assert isinstance(response.stream, httpx2.SyncByteStream)
-        response.stream = _SyncTee(response.stream, tap)
-        return response
+        return _answered(tap, response)
 
     def close(self) -> None:
         """Close the inner transport; the recorder is its owner's to close."""
         self._inner.close()
 
 
-class _AsyncTee(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream, tap: Tap) -> None:
-        self._inner, self._tap = inner, tap
+class _Tee(httpx2.SyncByteStream, httpx2.AsyncByteStream):
+    """A reply on its way, each piece noted as it passes; `inner` is of the one kind or the other, as its transport."""
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        with _receiving(self._tap):
-            async for piece in self._inner:
-                self._tap.response(piece)
-                self._tap.work()
-                yield piece
-
-    async def aclose(self) -> None:
-        self._tap.end("client_closed")  # says nothing where the end was seen
-        await self._inner.aclose()
-
-
-class _SyncTee(httpx2.SyncByteStream):
-    def __init__(self, inner: httpx2.SyncByteStream, tap: Tap) -> None:
+    def __init__(self, inner: Any, tap: Tap) -> None:
         self._inner, self._tap = inner, tap
 
     def __iter__(self) -> Iterator[bytes]:
         with _receiving(self._tap):
             for piece in self._inner:
-                self._tap.response(piece)
-                self._tap.work()
-                yield piece
+                yield self._noted(piece)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with _receiving(self._tap):
+            async for piece in self._inner:
+                yield self._noted(piece)
+
+    def _noted(self, piece: bytes) -> bytes:
+        self._tap.response(piece)
+        self._tap.work()
+        return piece
 
     def close(self) -> None:
-        self._tap.end("client_closed")
+        self._tap.end("client_closed")  # says nothing where the end was seen
         self._inner.close()
+
+    async def aclose(self) -> None:
+        self._tap.end("client_closed")
+        await self._inner.aclose()
 
 
 @contextlib.contextmanager
@@ -124,8 +111,19 @@ def _receiving(tap: Tap) -> Iterator[None]:
     tap.end("complete")
 
 
-def _opened(recorder: Recorder, request: httpx2.Request, run: str | None) -> Tap:
+def _sent(recorder: Recorder, request: httpx2.Request, body: bytes, run: str | None) -> Tap:
+    """The tap of a request that is about to go out whole."""
     url, path = request.url, request.url.raw_path
     port = url.port or (443 if url.scheme == "https" else 80)
     target = Target(Origin("", url.scheme, url.host, port), path, run=run, api=api_of(path))
-    return recorder.open(Opened(request.method.encode(), target, request.headers.raw))
+    tap = recorder.open(Opened(request.method.encode(), target, request.headers.raw))
+    tap.request(body)
+    tap.request_done()
+    return tap
+
+
+def _answered(tap: Tap, response: httpx2.Response) -> httpx2.Response:
+    """The reply as it came, its body watched."""
+    tap.response_head(response.status_code, response.headers.raw)
+    response.stream = _Tee(response.stream, tap)
+    return response

@@ -58,8 +58,11 @@ class Meter:
             self.learn(prompt, index, tokens)
         return self.recount(prompt, call.usage.input_tokens)
 
-    def recount(self, prompt: Prompt, total: int | None) -> Prompt:
-        """Spread `total` over the blocks between the anchors known so far; without a total, estimates stand alone."""
+    def recount(self, prompt: Prompt, total: int | None, scale: float = 1.0) -> Prompt:
+        """Spread `total` over the blocks between the anchors known so far; without a total, estimates stand alone.
+
+        `scale`: tokens that were billed for one estimated token of this client's earlier prompts.
+        """
         known = [
             (index, self._anchors[prompt.model, link])
             for index, link in enumerate(prompt.chain)
@@ -68,7 +71,7 @@ class Meter:
         last = len(prompt.blocks) - 1
         if total is not None and prompt.blocks and (not known or known[-1][0] != last):
             known.append((last, total))
-        ends, errors = _spread([block.weight for block in prompt.blocks], _monotone(known))
+        ends, errors = _spread([block.weight for block in prompt.blocks], _monotone(known), scale)
         tail = max(0, total - ends[-1]) if total is not None and ends else 0
         return replace(prompt, ends=ends, errors=errors, tail=tail)
 
@@ -108,8 +111,8 @@ def _monotone(known: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return kept
 
 
-def _spread(weights: list[int], anchors: list[tuple[int, int]]) -> "tuple[array[int], array[int]]":
-    """Cumulative tokens and their errors: exact at anchors, shared out by weight between them."""
+def _spread(weights: list[int], anchors: list[tuple[int, int]], scale: float = 1.0) -> "tuple[array[int], array[int]]":
+    """Cumulative tokens and their errors: exact at anchors, shared out by weight between them, estimated behind."""
     ends, errors = array("q"), array("q")
     start, floor = 0, 0
     for index, tokens in anchors:
@@ -117,7 +120,7 @@ def _spread(weights: list[int], anchors: list[tuple[int, int]]) -> "tuple[array[
         start, floor = index + 1, tokens
     total = floor
     for weight in weights[start:]:
-        total = min(total + weight, MAX_COUNT)
+        total = min(total + round(weight * scale), MAX_COUNT)
         ends.append(total)
         errors.append(round(FREE_ERROR * (total - floor)) + 1)
     return ends, errors

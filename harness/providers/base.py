@@ -13,7 +13,7 @@ class Provider(Protocol):
 
     @property
     def name(self) -> str:
-        """Who is asked, as traces name it: anthropic, openai, deepseek, or local for a URL."""
+        """Who is asked, as traces name it: anthropic, openai or deepseek; others by the API they speak."""
         ...
 
     @property

@@ -21,10 +21,9 @@ _LOCAL = ("127.0.0.1", "localhost", "[::1]")
 class SdkProvider:
     """One endpoint through the SDK of its dialect's maker; see `harness.providers.base.Provider`."""
 
-    def __init__(self, target: Target, *, key: str | None = None, headers: dict[str, str] | None = None) -> None:
+    def __init__(self, target: Target) -> None:
         self._target = target
-        self._key = key or os.environ.get(target.key_variable) or self._local_key()
-        self._headers = {"content-type": "application/json", **(headers or {})}
+        self._key = os.environ.get(target.key_variable) or self._local_key()
         self.name = target.name
         self.host = target.host
         self.key_fp = blake2b(self._key.encode(), digest_size=6).hexdigest()
@@ -67,7 +66,7 @@ class SdkProvider:
             self._target.path,
             cast_to=object,
             content=body,
-            options={"headers": self._headers},
+            options={"headers": {"content-type": "application/json"}},
             stream=stream,
             stream_cls=self._sdk.Stream[object],
         )

@@ -47,14 +47,23 @@ def target(text: str) -> Target:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise BadSetting(f"--target {text!r}: want {', '.join(HOSTED)} or an http(s) URL")
-    base = text.rstrip("/")
-    for end, dialect in (("/chat/completions", Chat()), ("/responses", Responses())):
+    base, owner = text.rstrip("/"), hosted(parts.netloc)
+    for end, dialect in (
+        ("/chat/completions", Chat(deepseek=owner == HOSTED["deepseek"])),
+        ("/responses", Responses()),
+    ):
         if base.endswith(end):
-            return Target(_owner(parts.netloc, "openai"), base.removesuffix(end), end, dialect, "OPENAI_API_KEY")
+            return _at(owner or HOSTED["openai"], base.removesuffix(end), end, dialect)
     base = base.removesuffix("/messages").removesuffix("/v1")
-    return Target(_owner(parts.netloc, "anthropic"), base, "/v1/messages", Messages(), "ANTHROPIC_API_KEY")
+    return _at(owner or HOSTED["anthropic"], base, "/v1/messages", Messages())
 
 
-def _owner(host: str, dialect: str) -> str:
-    """Whose API this is: by host where that is known, else the maker of the dialect that is spoken."""
-    return next((name for name in HOSTED if host.endswith(f"{name}.com")), dialect)
+def hosted(host: str) -> Target | None:
+    """Whose API is at this host; `None` for servers of one's own and for others' that speak the same."""
+    name = host.rsplit(":", 1)[0]
+    return next((one for one in HOSTED.values() if f".{name}".endswith(f".{one.name}.com")), None)
+
+
+def _at(owner: Target, base: str, path: str, dialect: Dialect) -> Target:
+    """Named after the owner, else after the maker of the dialect that is spoken, whose key is used too."""
+    return Target(owner.name, base, path, dialect, owner.key_variable)

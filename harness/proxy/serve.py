@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.errors import BadRoute
-from harness.metrics import Metrics
 from harness.proxy.client_side import ClientSide
+from harness.proxy.metrics import Metrics
 from harness.proxy.routes import Routes
 from harness.recorder.recorder import Recorder
 

@@ -42,7 +42,7 @@ from localmodel.server.model import (
     call_id,
 )
 from traces.canonical import dump
-from traces.schema import JsonObject
+from traces.schema import JsonObject, Level
 from traces.wire.anthropic import Part
 
 WINDOW = 200_000
@@ -179,18 +179,21 @@ def _asked_call(asked: str) -> Call | None:
 
 
 def _events(reply: Reply, request: Generation) -> Iterator[Event]:
-    """The pieces of a reply, cut at the first stop sequence and at `max_tokens`."""
+    """The pieces of a reply, cut at the first stop sequence and at `max_tokens`.
+
+    An answer counts what it will take in the next prompt, its frame included: what a model reads and writes is one row.
+    """
     text, reason, stop = _stopped(reply.text, request.stop)
     left = request.max_tokens
     tokens = pieces.tokenise(text)
     if len(tokens) > left:
         text, reason, stop = pieces.detokenise(tokens[:left]), "max_tokens", None
-    used = min(len(tokens), left)
+    used = min(_size({"type": "text", "text": text}), left) if text else 0
     for start in range(0, len(text), _PIECE_CHARS):
         yield TextPiece(text[start : start + _PIECE_CHARS])
     for number, call in enumerate(reply.tools if reason == "end_turn" else []):
         raw = dump(call.input).decode(errors="replace")
-        cost = len(pieces.tokenise(call.name + raw))
+        cost = _size({"type": "tool_use", "name": call.name, "input": call.input})
         if used + cost > left:
             reason = "max_tokens"
             break
@@ -201,6 +204,11 @@ def _events(reply: Reply, request: Generation) -> Iterator[Event]:
     if reason == "end_turn" and reply.tools:
         reason = "tool_use"
     yield Finished("max_tokens" if left == 0 else reason, used, stop)
+
+
+def _size(block: JsonObject) -> int:
+    """Tokens of a block of an answer."""
+    return len(pieces.tokenise(text_of(Part("", Level.MESSAGES, "assistant", block))))
 
 
 def _stopped(text: str, stop: tuple[str, ...]) -> tuple[str, StopReason, str | None]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -64,6 +65,16 @@ def test_nobody_to_ask_means_no_change(cachewright: Run, server: serving.Running
     assert not (tmp_path / "b.txt").exists()
 
 
+def test_a_compaction_is_paid_apart_and_is_no_miss(cachewright: Run, server: serving.Running, tmp_path: Path) -> None:
+    typed = "".join(f"turn {number}: {'a few more words ' * 300}\n" for number in range(6)) + "/compact\nbye\n/cost\n"
+    done = cachewright("run", "--target", server.url, "--model", MODEL, "--db", tmp_path / "own.db", stdin=typed)
+    assert done.returncode == 0, done.stderr
+    footers = [line for line in done.stderr.splitlines() if line.startswith("cache ")]
+    assert len(footers) == 7 and all("no miss" in line for line in footers)
+    costs = r"compaction \(prefix\) of [\d,]+ tokens: summary \$0\.\d+, first \$0\.\d+, later not yet; pays back after"
+    assert re.search(costs, done.stderr), done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -71,7 +82,7 @@ def test_nobody_to_ask_means_no_change(cachewright: Run, server: serving.Running
         (["--model", "m"], 2, "ANTHROPIC_API_KEY is not set"),
         (["--target", "http://127.0.0.1:9", "--model", "m", "--resume", "abc"], 2, "--resume abc: no such session"),
         (["--target", "http://127.0.0.1:9", "--model", "m", "--budget", "1"], 2, "m has no price"),
-        (["--target", "http://127.0.0.1:9", "--model", "m", "--budget", "x"], 2, "'x' is no amount"),
+        (["--target", "http://127.0.0.1:9", "--model", "m", "--budget", "x"], 2, "'x' is no amount of dollars above 0"),
         (["--target", "http://127.0.0.1:9/responses", "--model", "m", "--tools", "native"], 2, "use --tools fixed"),
     ],
 )
@@ -159,6 +170,7 @@ def test_compare_shows_what_the_what_if_predicts(command: list[str], environment
         found = rows[arm]["against"]["by_task"][task]
         assert Decimal(found["measured_equivalents"]) > 1000, (arm, found)
         assert found["difference"] < 0.02, (arm, found)
+        assert rows[arm]["against"]["difference"] < 0.02, rows[arm]["against"]
 
 
 def test_compare_refuses_what_it_does_not_know(cachewright: Run, tmp_path: Path) -> None:

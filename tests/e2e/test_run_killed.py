@@ -174,14 +174,18 @@ def test_a_store_that_cannot_be_written(cachewright: Run, server: serving.Runnin
     assert len(done.stderr.splitlines()) < 8
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-1", "sNaN", ""])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", "0", "0.00", "sNaN", ""])
 def test_a_budget_that_is_none(cachewright: Run, value: str) -> None:
     done = cachewright("run", "-p", "x", "--target", "http://127.0.0.1:9", "--model", MODEL, "--budget", value)
-    assert done.returncode == 2 and "no amount" in done.stderr
+    assert done.returncode == 2 and "is no amount of dollars above 0" in done.stderr
 
 
-def test_a_budget_of_nothing(cachewright: Run, server: serving.Running, tmp_path: Path) -> None:
-    common = ("--target", server.url, "--model", MODEL, "--db", tmp_path / "own.db")
-    done = cachewright("run", "-p", "x", "--budget", "0", *common)
-    assert done.returncode == 1 and "spent 0.0000 USD of 0 USD; raise --budget to go on" in done.stderr
-    assert not server.client("local").calls()
+def test_a_budget_that_is_spent_sends_nothing_more(cachewright: Run, server: serving.Running, tmp_path: Path) -> None:
+    common = ("--target", server.url, "--model", MODEL, "--db", tmp_path / "own.db", "--budget", "0.000001")
+    done = cachewright("run", "-p", 'call search with {"pattern": ""}', *common)
+    assert done.returncode == 1 and "of 0.000001 USD; raise --budget to go on" in done.stderr
+    again = cachewright("run", "-p", "more", "--json", "--resume", done.stderr.split("session ")[1].split()[0], *common)
+    last = json.loads(again.stdout.splitlines()[-1])
+    assert again.returncode == 1 and last["event"] == "failed" and last["cost"]["total"]["attempts"] == 1
+    assert last["reason"] in again.stderr
+    assert len(server.client("local").calls()) == 1  # the answer that spent it; the tool's result is not sent

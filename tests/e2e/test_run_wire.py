@@ -158,6 +158,25 @@ def test_a_failed_first_sub_agent_is_replaced(tmp_path: Path) -> None:
     assert order[0] == 0 and order[1] == 1
 
 
+def test_a_first_sub_agent_that_says_nothing_holds_nobody_up_for_long() -> None:
+    from harness.fanout import Gate, fan_out
+
+    others, entered = threading.Event(), list[int]()
+    gate = Gate(3, release_s=0.2)
+
+    def run(number: int) -> int:
+        gate.enter(number)
+        entered.append(number)
+        if number == 0:  # its response never begins while the others wait
+            assert others.wait(20)
+        elif len(entered) == 3:
+            others.set()
+        return number
+
+    assert fan_out(gate, run) == [0, 1, 2]
+    assert entered[0] == 0 and gate.open
+
+
 class Stubborn:
     """A provider that fails, breaks off, or is interrupted, as told."""
 

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -54,6 +55,22 @@ class Limit(click.ParamType[float]):
 
 
 LIMIT = Limit()
+
+
+class Dollars(click.ParamType[Decimal]):
+    """An amount of money above 0."""
+
+    name = "usd"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Decimal:
+        """The amount."""
+        try:
+            amount = Decimal(str(value).removeprefix("$"))
+        except InvalidOperation:
+            amount = Decimal(0)
+        if not amount.is_finite() or amount <= 0:
+            self.fail(f"{value!r} is no amount of dollars above 0", param, ctx)
+        return amount
 
 
 class Zone(click.ParamType[tzinfo]):

@@ -1,7 +1,6 @@
 """`cachewright probe`: controlled experiments against an endpoint, and what they prove."""
 
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -9,22 +8,7 @@ from typing import Any
 import click
 
 from tui.cli import ExitCode, fail
-
-
-class Dollars(click.ParamType[Decimal]):
-    """An amount of money above 0."""
-
-    name = "usd"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Decimal:
-        """The amount."""
-        try:
-            amount = Decimal(str(value).removeprefix("$"))
-        except InvalidOperation:
-            amount = Decimal(0)
-        if not amount.is_finite() or amount <= 0:
-            self.fail(f"{value!r} is no amount of dollars above 0", param, ctx)
-        return amount
+from tui.commands.options import Dollars
 
 
 class Seconds(click.ParamType[float]):

@@ -12,7 +12,7 @@ import auditor.visible  # noqa: F401  `warn` needs it, and may be called when no
 from auditor.errors import AuditError
 from auditor.store import Store, default_path
 from harness.errors import RecordingFailed
-from harness.metrics import Metrics
+from harness.proxy.metrics import Metrics
 from harness.proxy.routes import Routes
 from harness.proxy.serve import Proxy
 from harness.recorder.recorder import Recorder, Seen
@@ -89,7 +89,7 @@ def recording(
     seen: list[Seen] = [metrics.count]
     with contextlib.ExitStack() as stack:
         if any(os.environ.get(name) for name in OTLP_SETTINGS):
-            from harness.otlp import Spans
+            from harness.recorder.otlp import Spans
 
             try:
                 seen.append(stack.enter_context(Spans()).take)

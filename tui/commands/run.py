@@ -5,36 +5,28 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from tui.cli import ExitCode, fail, warn
+from tui.commands.options import Dollars
 
 if TYPE_CHECKING:  # loaded where they are used, so that `--help` stays quick
     from auditor.pricing import PriceList
+    from harness.errors import HarnessError
+    from harness.ledger import Ledger
     from harness.opening import Opened, Options, Wiring
-    from localmodel.rules.step import DatedRules
+    from localmodel.rules.load import Ruleset
     from traces.schema import Call
 
 _EPILOG = (
     "Without -p it is a conversation: /cost, /compact [FOCUS] and /exit are commands. Permissions and MCP servers "
     "stand in cachewright.toml of the working folder; see docs/run.md."
 )
-
-
-def _dollars(ctx: click.Context, param: click.Parameter, value: str | None) -> Decimal | None:
-    if value is None:
-        return None
-    try:
-        amount = Decimal(value)
-    except InvalidOperation:
-        raise click.BadParameter(f"{value!r} is no amount") from None
-    if not amount.is_finite() or amount < 0:
-        raise click.BadParameter(f"{value!r} is no amount of dollars")
-    return amount
 
 
 @click.command(epilog=_EPILOG)
@@ -70,7 +62,7 @@ def _dollars(ctx: click.Context, param: click.Parameter, value: str | None) -> D
     show_default=True,
     help="Refresh the cache before it expires while tools run, or also while you are away, where that pays.",
 )
-@click.option("--budget", metavar="USD", callback=_dollars, help="Send nothing more once this is spent.")
+@click.option("--budget", type=Dollars(), metavar="USD", help="Send nothing more once this is spent.")
 def command(
     prompt: str | None,
     target: str,
@@ -90,7 +82,7 @@ def command(
     `cachewright audit --db FILE` reads that ledger.
     """
     from auditor.store import default_path
-    from harness.errors import BadSetting, BudgetSpent, HarnessError, JournalDamaged, ProviderFailed
+    from harness.errors import HarnessError
     from harness.opening import Options, open_run
 
     if resume and fork:
@@ -103,17 +95,16 @@ def command(
     try:
         wiring = _wiring(store, options, as_json, interactive=prompt is None)
         with open_run(options, wiring) as run:
-            _hold(run, options, prompt, as_json)
-    except BudgetSpent as error:
-        fail(str(error), ExitCode.FINDINGS)
-    except BadSetting as error:
-        fail(str(error), ExitCode.USAGE)
-    except JournalDamaged as error:
-        fail(str(error), ExitCode.UNREADABLE)
-    except ProviderFailed as error:
-        fail(str(error), ExitCode.PROVIDER)
+            _hold(run, options, prompt)
     except HarnessError as error:
-        fail(str(error), ExitCode.FINDINGS)
+        fail(str(error), _code(error))
+
+
+def _code(error: "HarnessError") -> ExitCode:
+    from harness.errors import BadSetting, JournalDamaged, ProviderFailed
+
+    codes = {BadSetting: ExitCode.USAGE, JournalDamaged: ExitCode.UNREADABLE, ProviderFailed: ExitCode.PROVIDER}
+    return codes.get(type(error), ExitCode.FINDINGS)
 
 
 def _wiring(store: Path, options: "Options", as_json: bool, *, interactive: bool) -> "Wiring":
@@ -132,14 +123,14 @@ def _wiring(store: Path, options: "Options", as_json: bool, *, interactive: bool
     return Wiring(_rules(options), price, base, sink_to(store), emit, ask, shown)
 
 
-def _rules(options: "Options") -> "DatedRules":
+def _rules(options: "Options") -> "Ruleset":
     """The rules of the API that is asked, and Anthropic's for the local server, which follows them unless told else."""
-    from harness.providers.targets import HOSTED
+    from harness.providers.targets import hosted, target
     from localmodel.rules.book import Rulebook
     from localmodel.rules.load import load
 
-    hosted = HOSTED.get(options.target)
-    own = None if hosted is None else Rulebook().of(hosted.name, options.model)
+    owner = hosted(target(options.target).host)
+    own = None if owner is None else Rulebook().of(owner.name, options.model)
     return own or load("anthropic")
 
 
@@ -194,15 +185,19 @@ def sink_to(store: Path) -> "Callable[[Call], None]":
     return sink
 
 
-def _hold(run: "Opened", options: "Options", prompt: str | None, as_json: bool) -> None:
+def _hold(run: "Opened", options: "Options", prompt: str | None) -> None:
     """One task, or a conversation."""
+    from harness.errors import HarnessError
     from harness.report import cost_json
 
     run.shared.emit("session", id=run.shared.name, model=options.model, folder=str(run.shared.folder))
     if prompt is not None:
-        text = _answer(run, options, prompt)
-        if as_json:
-            run.shared.emit("done", text=text, cost=cost_json(run.ledger))
+        try:
+            text = _answer(run, options, prompt)
+        except HarnessError as error:
+            run.shared.emit("failed", reason=str(error), cost=cost_json(run.agent))
+            raise
+        run.shared.emit("done", text=text, cost=cost_json(run.agent))
         return
     for line in _lines():
         if not line.strip():
@@ -224,8 +219,19 @@ def _answer(run: "Opened", options: "Options", text: str) -> str:
     fresh = not run.agent.session.turns
     answer = run.agent.say(first_words(options.root, text) if fresh else text)
     run.shared.emit("answer", text=answer)
-    run.shared.emit("cache", line=cache_line(run.ledger, run.shared.forecast, run.shared.clock))
+    run.shared.emit("cache", line=cache_line(run.agent, partial(why, run.ledger, _rules(options))))
     return answer
+
+
+def why(ledger: "Ledger", rules: "Ruleset", call: "Call") -> str | None:
+    """The auditor's word on why a call on this ledger missed."""
+    from auditor.audit import audit
+
+    calls = [row.call for row in ledger.rows]
+    bodies = {one.id: one.request for one in calls}
+    found = audit(calls, rules, lambda one: bodies[one.call.id]).calls
+    diagnosis = next((one.diagnosis for one in found if one.call.id == call.id), None)
+    return None if diagnosis is None else diagnosis.primary.cause.replace("_", " ")
 
 
 def _command(run: "Opened", line: str) -> bool:
@@ -237,7 +243,7 @@ def _command(run: "Opened", line: str) -> bool:
     if word in ("/exit", "/quit"):
         return False
     if word == "/cost":
-        click.echo(cost_text(run.ledger), err=True)
+        click.echo(cost_text(run.agent), err=True)
     elif word == "/compact" and run.agent.compactor is not None:
         try:
             run.agent.compactor.compact(run.agent.session, rest)

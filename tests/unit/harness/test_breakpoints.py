@@ -1,7 +1,12 @@
 """Where markers go: head, newest end, the end before it beyond the lookback, shared ends; never too many."""
 
+import random
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import pytest
 
 from harness.breakpoints import Forecast
 from harness.dialects.messages import Messages
@@ -39,7 +44,7 @@ def sent(forecast: Forecast, turns: list[Turn], total: int, read: int, at: datet
 def test_head_and_newest_end() -> None:
     planned = Forecast(load("anthropic")).plan(call([many(1), many(2)]), START)
     assert planned.marks == {"/system/0": "5m", "/messages/1/content/1": "5m"}
-    assert (planned.read_tokens, planned.exact) == (0, True)
+    assert (planned.read_tokens, planned.error_tokens) == (0, 0)
 
 
 def test_the_end_before_is_marked_only_where_the_lookback_would_lose_it() -> None:
@@ -47,7 +52,7 @@ def test_the_end_before_is_marked_only_where_the_lookback_would_lose_it() -> Non
     sent(forecast, [many(1)], 2000, 0)
     near = forecast.plan(call([many(1), many(19)]), START + timedelta(seconds=5))
     assert set(near.marks) == {"/system/0", "/messages/1/content/18"}
-    assert (near.read_tokens, near.exact) == (2000, True)
+    assert (near.read_tokens, near.error_tokens) == (2000, 0)
     far = forecast.plan(call([many(1), many(20)]), START + timedelta(seconds=5))
     assert set(far.marks) == {"/system/0", "/messages/0/content/0", "/messages/1/content/19"}
     assert far.read_tokens == 2000
@@ -85,6 +90,42 @@ def test_an_expiry_is_told_in_seconds() -> None:
     last = call([many(1)], forecast.plan(call([many(1)]), START).marks)
     assert forecast.expires(last, START + timedelta(seconds=100)) == 200
     assert forecast.expires(last, START + timedelta(seconds=300)) is None
+
+
+@pytest.mark.parametrize(
+    ("kept", "settled"),
+    [
+        (lambda end: end, True),
+        (lambda end: end + 4, True),
+        (lambda end: end - 1, True),
+        (lambda end: end - end % 64, False),
+    ],
+    ids=["as billed", "framed", "last token not kept", "in units of 64"],
+)
+def test_a_unit_that_ends_with_an_answer_is_never_further_off_than_said(
+    kept: Callable[[int], int], settled: bool
+) -> None:
+    """Whatever a provider puts around an answer: exact as soon as two reads agree, and unsure before and otherwise."""
+    draw, forecast, talk = random.Random(7), Forecast(load("deepseek")), [{"role": "user", "content": "Hello."}]
+    total, unit, told = 900, 0, []
+    for number in range(20):
+        at = START + timedelta(seconds=10 * number)
+        body = {"model": "deepseek-v4-pro", "messages": list(talk)}
+        asked = Call(
+            str(number), "t", "deepseek", at, api="chat", host="api.deepseek.com", model="deepseek-v4-pro",
+            request=body, first_token_at=at, status=200,
+        )  # fmt: skip
+        planned = forecast.predict(asked, at)
+        assert planned.read_tokens is not None and planned.error_tokens is not None
+        assert abs(planned.read_tokens - unit) <= planned.error_tokens
+        told.append((planned.read_tokens == unit, planned.error_tokens))
+        output = draw.randint(2, 400)
+        forecast.settle(replace(asked, usage=Usage(total, unit, None, output_tokens=output)))
+        talk += [{"role": "assistant", "content": f"Answer {number}."}, {"role": "user", "content": f"More {number}."}]
+        unit = kept(total + output)
+        total += output + draw.randint(20, 300)
+    assert told[0] == (True, 0) and all(error for _, error in told[1:3])
+    assert (set(told[3:]) == {(True, 0)}) == settled
 
 
 def test_other_apis_are_left_alone() -> None:

@@ -69,6 +69,22 @@ def test_nested_calls_pass_the_same_permissions(box: Toolbox, place: Sandbox) ->
     assert not list(box.spill.folder.parent.rglob("escaped"))
 
 
+@pytest.mark.parametrize("rule", ["shell", "run"])
+def test_what_is_denied_is_denied_in_a_script_too(box: Toolbox, place: Sandbox, rule: str) -> None:
+    asked: list[str] = []
+
+    def refuse(name: str, arguments: object) -> bool:
+        asked.append(name)
+        return False
+
+    box.permissions = Permissions({rule: "deny", "write": "ask"}, refuse)
+    for name, arguments in (("shell", "command='touch escaped'"), ("write", "path='escaped', content=''")):
+        report = run(box, place, f"call_tool({name!r}, {arguments})")
+        assert "status error" in report and ("is denied by" in report or "the user refused" in report)
+    assert asked == ["write"]  # what is denied is not asked for
+    assert not list(box.spill.folder.parent.rglob("escaped"))
+
+
 def test_a_failing_call_can_be_caught_and_partial_output_survives(box: Toolbox, place: Sandbox) -> None:
     code = """
 try:

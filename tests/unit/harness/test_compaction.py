@@ -12,6 +12,7 @@ from harness.dialects.messages import Messages
 from harness.errors import CompactionRefused, ProviderFailed
 from harness.ledger import Row
 from harness.opening import Opened
+from harness.report import cost_json, cost_text
 from harness.scripted import Reply, Scripted
 from harness.wire import Turn
 from localmodel.rules.load import load
@@ -55,7 +56,7 @@ def held(tmp_path: Path, reply: Reply, use: Callable[[Opened, Scripted, agents.M
 
 def test_the_summary_reads_the_prefix_and_the_three_costs_are_apart(tmp_path: Path) -> None:
     def use(run: Opened, provider: Scripted, clock: agents.ManualClock) -> None:
-        compactor, session = Compactor(200_000), run.agent.session
+        compactor, session = Compactor(), run.agent.session
         run.agent.compactor = compactor
         before = session.last
         costs = compactor.compact(session)
@@ -73,7 +74,13 @@ def test_the_summary_reads_the_prefix_and_the_three_costs_are_apart(tmp_path: Pa
         assert first.read_tokens and first.read_tokens < (head.input_tokens or 0)  # the static head, nothing else
         assert first.uncached_tokens == 0
         assert costs.payback(RATES) == pays_back(costs)
-        assert costs.as_json(RATES)["summary"]["read_tokens"] == usage.read_tokens
+        (shown,) = cost_json(run.agent)["compactions"]
+        assert [shown[name]["attempts"] for name in ("summary", "first", "later")] == [1, 1, len(costs.later)]
+        assert shown["summary"]["read_tokens"] == usage.read_tokens
+        assert shown["pays_back_after"] == costs.payback(RATES)
+        line = cost_text(run.agent).splitlines()[-1]
+        assert line.startswith(f"compaction (prefix) of {costs.before_tokens:,} tokens: summary ")
+        assert line.endswith(f"pays back after {costs.payback(RATES)} requests, {len(costs.later)} so far")
 
     held(tmp_path, talk, use)
 
@@ -99,7 +106,7 @@ def bare(body: bytes) -> bytes:
 def test_a_cold_cache_makes_a_request_of_its_own(tmp_path: Path) -> None:
     def use(run: Opened, provider: Scripted, clock: agents.ManualClock) -> None:
         clock.sleep(400)
-        costs = Compactor(200_000).compact(run.agent.session)
+        costs = Compactor().compact(run.agent.session)
         assert costs.how == "fresh"
         assert b'"tools"' not in provider.bodies[-1].split(b'"messages"')[0]
 
@@ -136,7 +143,7 @@ def test_a_bad_summary_leaves_the_history_as_it_was(tmp_path: Path, name: str) -
         session = run.agent.session
         chain, sent = session.chain, len(provider.bodies)
         with pytest.raises(CompactionRefused, match=words):
-            Compactor(200_000).compact(session)
+            Compactor().compact(session)
         assert session.chain == chain
         assert len(provider.bodies) - sent == (2 if name == "calls" else 1)
         assert (STRICTER.encode() in provider.bodies[-1]) == (name == "calls")
@@ -156,14 +163,14 @@ def test_a_cut_summary_is_refused(tmp_path: Path) -> None:
     with agents.opened(made, provider=provider, dialect=Messages(), clock=clock) as run:
         run.agent.say("hello " * 500)
         with pytest.raises(CompactionRefused, match="cut at 8192 tokens"):
-            Compactor(200_000).compact(run.agent.session)
+            Compactor().compact(run.agent.session)
 
 
 def test_by_itself_at_the_trigger_and_never_without_end(tmp_path: Path) -> None:
     """Where what is left is still too large, it stops after two tries and says so."""
 
     def use(run: Opened, provider: Scripted, clock: agents.ManualClock) -> None:
-        compactor = run.agent.compactor = Compactor(200_000, trigger=1_000)
+        compactor = run.agent.compactor = Compactor(trigger=1_000)
         heard = agents.Heard()
         run.agent.session.shared = agents.with_emit(run.agent.session.shared, heard)
         for number in range(12):
@@ -192,11 +199,22 @@ def test_orphans_are_refused(tmp_path: Path) -> None:
     held(tmp_path, talk, use)
 
 
-def test_a_prompt_that_is_too_long_is_compacted_and_sent_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("refusal", "window"),
+    [
+        ("prompt is too long: 12345 tokens > 12000 maximum", 12_000),
+        ("This model's maximum context length is 12000 tokens. However, you requested 12345 tokens", 12_000),
+        ("Your input exceeds the context window of this model. Please adjust your input and try again.", None),
+    ],
+    ids=["messages", "chat", "responses"],
+)
+def test_a_prompt_that_is_too_long_is_compacted_and_sent_again(
+    tmp_path: Path, refusal: str, window: int | None
+) -> None:
     class Small(Scripted):
         def whole(self, body: bytes) -> JsonObject:
             if len(body) // 4 > 12_000:
-                raise ProviderFailed(f"prompt is too long: {len(body) // 4} tokens > 12000 maximum", status=400)
+                raise ProviderFailed(f"the provider answered 400: {refusal}", status=400)
             return Scripted.whole(self, body)
 
     clock = agents.ManualClock()
@@ -208,3 +226,6 @@ def test_a_prompt_that_is_too_long_is_compacted_and_sent_again(tmp_path: Path) -
         kinds = [(row.call.kind, row.call.status) for row in run.ledger.rows]
     assert ("main", 400) in kinds and ("summary", 200) in kinds
     assert kinds[-1] == ("main", 200)
+    assert run.agent.compactor is not None
+    learnt = run.agent.compactor.window
+    assert learnt == window if window else 8_000 < learnt < 12_000

@@ -8,6 +8,7 @@ import pytest
 from harness.dialects.chat import Chat
 from harness.dialects.messages import Messages
 from harness.dialects.responses import Responses
+from harness.providers.targets import hosted, target
 from harness.wire import Dialect, Head, Result, ToolCall, ToolSpec, chained
 from traces.canonical import dump
 
@@ -136,3 +137,22 @@ def test_markers_change_no_other_byte() -> None:
     short, hour = b',"cache_control":{"type":"ephemeral"}', b',"cache_control":{"type":"ephemeral","ttl":"1h"}'
     assert (marked.count(short), marked.count(hour)) == (1, 2)
     assert marked.replace(hour, b"").replace(short, b"") == plain
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "path", "key", "deepseek"),
+    [
+        ("https://api.openai.com/v1/chat/completions", "openai", "/chat/completions", "OPENAI_API_KEY", False),
+        ("https://eu.api.openai.com/v1/responses", "openai", "/responses", "OPENAI_API_KEY", False),
+        ("https://api.deepseek.com/chat/completions", "deepseek", "/chat/completions", "DEEPSEEK_API_KEY", True),
+        ("https://api.deepseek.com/anthropic", "deepseek", "/v1/messages", "DEEPSEEK_API_KEY", False),
+        ("http://127.0.0.1:8377/v1/chat/completions", "openai", "/chat/completions", "OPENAI_API_KEY", False),
+        ("http://127.0.0.1:8377", "anthropic", "/v1/messages", "ANTHROPIC_API_KEY", False),
+        ("https://notdeepseek.com/chat/completions", "openai", "/chat/completions", "OPENAI_API_KEY", False),
+    ],
+)
+def test_a_url_is_its_owners_api_where_that_is_known(text: str, name: str, path: str, key: str, deepseek: bool) -> None:
+    found = target(text)
+    assert (found.name, found.path, found.key_variable) == (name, path, key)
+    assert getattr(found.dialect, "deepseek", False) == deepseek
+    assert (hosted(found.host) is None) == (name not in text.replace("notdeepseek", ""))

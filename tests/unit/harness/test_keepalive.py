@@ -13,6 +13,7 @@ from harness.dialects.messages import Messages
 from harness.keepalive import Decision, Entry, Mode, Warmer, decide, entry_of, ping_body, saving
 from harness.opening import Opened
 from harness.providers.base import Feed
+from harness.report import cost_json, cost_text
 from harness.scripted import Scripted
 from localmodel.rules.load import load
 from localmodel.rules.types import Rates
@@ -110,7 +111,28 @@ def test_a_ping_keeps_the_entry_and_is_booked(tmp_path: Path) -> None:
         assert [turn.role for turn in session.turns] == ["user", "answer", "user", "answer"]
         warmer.follow(session)
         assert (warmer.pings, warmer.lost, warmer.hits_bought) == (3, 0, 1)
+        assert first is not None and warmer.saved_usd == Decimal("1.15") * first * BASE
         warmer.pause()
+        run.agent.warmer = warmer
+        assert cost_json(run.agent)["keepalive"]["hits_bought"] == 1
+        assert "kept warm 3 times for" in cost_text(run.agent)
+
+    held(tmp_path, use)
+
+
+def test_a_hit_that_no_ping_was_needed_for_is_no_saving(tmp_path: Path) -> None:
+    def use(run: Opened, clock: agents.ManualClock, provider: Scripted) -> None:
+        warmer, session = Warmer("running", lambda *_: BASE), run.agent.session
+        entry = entry_of(session)
+        assert entry is not None
+        clock.moment = entry.due
+        assert warmer.ping(session, entry) is not None
+        clock.sleep(20)  # 290 s after the request, so its entry would still live
+        run.agent.say("so soon")
+        assert run.ledger.rows[-1].call.usage.read_tokens
+        warmer.follow(session)
+        warmer.pause()
+        assert (warmer.pings, warmer.hits_bought, warmer.saved_usd) == (1, 0, Decimal(0))
 
     held(tmp_path, use)
 

@@ -78,7 +78,7 @@ def test_the_parameter_is_the_same_in_every_request(
     with opening as run:
         for number in range(6):
             run.agent.say(f"turn {number} " + "and more words " * 200)
-        Compactor(200_000).compact(run.agent.session)
+        Compactor().compact(run.agent.session)
         run.agent.say("on")
         name = run.shared.name
     found = bodies(provider)
@@ -130,7 +130,7 @@ def test_the_tail_has_no_thinking_and_what_is_under_way_is_told_as_text(tmp_path
         for size in range(0, 20_000, 1_000):
             raw = dump([list(turn.items) for turn in cut(session, size)])
             assert b'"thinking"' not in raw and SIGNATURE.encode() not in raw
-        Compactor(200_000).compact(session)
+        Compactor().compact(session)
         sent = len(provider.bodies)
         session.ask()
         last = bodies(provider)[sent]

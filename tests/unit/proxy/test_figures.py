@@ -56,7 +56,7 @@ def test_spans_have_current_names_and_no_content(tmp_path: Path) -> None:
     exporting = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter", reason="no extra `otlp`")
     from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
-    from harness.otlp import Spans
+    from harness.recorder.otlp import Spans
 
     asked(tmp_path / "a.db")
     exporter: Any = exporting.InMemorySpanExporter()
