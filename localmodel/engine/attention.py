@@ -148,7 +148,7 @@ class Plan:
 
 
 def plan(spans: Sequence[Span], kv: PagedKV, *, multiple: int) -> Plan:
-    """Lay the rows of all spans out, in order, padded to at least 2 and a multiple of `multiple`. Raises BadBatch."""
+    """Lay the rows of all spans out, in order, padded to a multiple of `multiple`. Raises BadBatch."""
     if not spans:
         raise BadBatch("a batch of 0 spans cannot be computed")
     tokens: list[int] = []
@@ -161,7 +161,7 @@ def plan(spans: Sequence[Span], kv: PagedKV, *, multiple: int) -> Plan:
         positions.extend(range(span.start, span.end))
         slots.extend(_slot(span, place, kv) for place in range(span.start, span.end))
         wanted.extend(range(len(tokens) - span.logits, len(tokens)))
-    rows = max(2, -(-len(tokens) // multiple) * multiple)
+    rows = -(-len(tokens) // multiple) * multiple
     padding = [0] * (rows - len(tokens))
     device = kv.device
     heads = torch.arange(2 * kv.config.kv_heads, device=device) * PAGE_TOKENS

@@ -25,11 +25,11 @@ class Backend(Protocol):
     """Operations on tensors of one device. Rows are tokens of any sequences, padded as `row_multiple` says."""
 
     def row_multiple(self, dtype: torch.dtype) -> int:
-        """The number of rows of a batch must be a multiple of this (and at least 2)."""
+        """The number of rows of a batch must be a multiple of this."""
         ...
 
-    def prepare(self, weight: torch.Tensor) -> Matrix:
-        """A weight [out, in] in the order that suits `linear`. The tensor given is not needed afterwards."""
+    def prepare(self, weight: torch.Tensor, *, head: bool = False) -> Matrix:
+        """A weight [out, in] in the order that suits `linear`; `head`: the one that makes logits."""
         ...
 
     def linear(self, rows: torch.Tensor, weight: Matrix, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -81,7 +81,7 @@ class TorchBackend:
     def _packs(self, dtype: torch.dtype) -> bool:
         return self._onednn and (dtype == torch.float32 or (dtype == torch.bfloat16 and native_bfloat16()))
 
-    def prepare(self, weight: torch.Tensor) -> Matrix:
+    def prepare(self, weight: torch.Tensor, *, head: bool = False) -> Matrix:
         """See Backend."""
         if weight.device.type == "cpu" and self._packs(weight.dtype):
             return torch.ops.mkldnn._reorder_linear_weight(weight, None)

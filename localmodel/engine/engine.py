@@ -24,6 +24,7 @@ from localmodel.engine.cache.pages import Counts
 from localmodel.engine.cache.store import Offload
 from localmodel.engine.cache.tiers import HostTier
 from localmodel.engine.errors import EngineStopped, QueueFull
+from localmodel.engine.fast import FastBackend
 from localmodel.engine.gguf import open_gguf
 from localmodel.engine.guide import Guide, Guides
 from localmodel.engine.model import PagedModel
@@ -182,14 +183,14 @@ class Engine:
             self.counts, self.computed = self.scheduler.counts, self.scheduler.computed
 
 
-def open_parts(path: Path, device: str | None = None) -> Parts:
+def open_parts(path: Path, device: str | None = None, *, fast: bool = False) -> Parts:
     """Load a GGUF file or a Hugging Face folder and prove its arithmetic. `device` left out: CUDA where there is one.
 
-    Raises MissingModel, BadWeights, UnsupportedModel or BadTemplate.
+    `fast`: weights of 8 bits on the CPU, not exact. Raises MissingModel, BadWeights, UnsupportedModel or BadTemplate.
     """
     import torch
 
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or ("cuda" if torch.cuda.is_available() and not fast else "cpu")
     place = str(path)
     if path.is_dir():
         weights, tokenizer, source = load(path, device=device), from_folder(path), source_in_folder(path)
@@ -197,8 +198,9 @@ def open_parts(path: Path, device: str | None = None) -> Parts:
         file = open_gguf(path)
         weights, tokenizer = load_gguf(file, device=device), from_gguf(file.metadata, place=place)
         source = file.metadata.get("tokenizer.chat_template")
-    model = PagedModel(weights)
-    return Parts(path.stem, model, tokenizer, for_model(source, tokenizer, place=place), prove(model))
+    model = PagedModel(weights, FastBackend() if fast else None)
+    exactness = Exactness(False, "fast mode, weights of 8 bits") if fast else prove(model)
+    return Parts(path.stem, model, tokenizer, for_model(source, tokenizer, place=place), exactness)
 
 
 def sizes_for(model: PagedModel, memory: int | None = None) -> Sizes:
@@ -222,7 +224,7 @@ def _free_memory() -> int:
         return 4 * 2**30
 
 
-def open_engine(path: Path, sizes: Sizes | None = None) -> Engine:
-    """The engine of a model on disk; errors as `open_parts`."""
-    parts = open_parts(path)
+def open_engine(path: Path, sizes: Sizes | None = None, *, fast: bool = False) -> Engine:
+    """The engine of a model on disk; `fast` and errors as `open_parts`."""
+    parts = open_parts(path, fast=fast)
     return Engine(parts, sizes or sizes_for(parts.model))

@@ -25,7 +25,9 @@ class PagedModel:
         self._embed = embed
         self._vectors = {name: one for name, one in weights.tensors.items() if one.dim() == 1}
         matrices = {name: one for name, one in weights.tensors.items() if one.dim() == 2 and name != "embed"}
-        self._matrices = {name: self.backend.prepare(one) for name, one in {"head": embed, **matrices}.items()}
+        self._matrices = {
+            name: self.backend.prepare(one, head=name == "head") for name, one in {"head": embed, **matrices}.items()
+        }
         self._frequencies = _frequencies(self.config, weights.rope_factors).to(embed.device)
         self._qk_norms = [self._qk_norm(layer) for layer in range(self.config.layers)]
 
@@ -104,7 +106,7 @@ class PagedModel:
         count, multiple = rows.shape[0], self.backend.row_multiple(self.dtype)
         if not count:
             return torch.empty((0, self.config.vocab), device=rows.device)
-        target = max(2, -(-count // multiple) * multiple)
+        target = -(-count // multiple) * multiple
         padded = functional.pad(rows, (0, 0, 0, target - count))
         normed = self.backend.norm(padded, self._vectors["norm"], self.config.norm_eps)
         return self.backend.linear(normed, self._matrices["head"])[:count].float()

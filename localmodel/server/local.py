@@ -174,10 +174,10 @@ def _number(value: Any, name: str, low: float, high: float, default: float) -> f
     return value
 
 
-def open_backend(model: str, sizes: Sizes | None = None) -> LocalBackend:
+def open_backend(model: str, sizes: Sizes | None = None, *, fast: bool = False) -> LocalBackend:
     """The backend for `--model default` or a path. Raises `BadSettings`."""
     try:
         path = default_model() if model == DEFAULT else Path(model).expanduser()
-        return LocalBackend(open_engine(path, sizes))
+        return LocalBackend(open_engine(path, sizes, fast=fast))
     except EngineError as error:
         raise BadSettings(f"--model {model}: {error}") from None

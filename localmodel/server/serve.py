@@ -37,6 +37,8 @@ def build(settings: Settings, limits: Limits | None = None, backend: Backend | N
 def backend_of(settings: Settings) -> Backend:
     """The model behind `--model`. Raises `BadSettings`."""
     if settings.model == SCRIPTED:
+        if settings.fast:
+            raise BadSettings("--fast: the scripted model has no weights; leave it out, or choose another --model")
         return ScriptedBackend(read_script(settings.script) if settings.script else None)
     if settings.script is not None:
         raise BadSettings(f"--script {settings.script}: only the scripted model has one; add --model scripted")
@@ -48,7 +50,7 @@ def backend_of(settings: Settings) -> Backend:
             f"--model {settings.model}: needs the package {error.name}, which is not installed; "
             "pip install 'cachewright[local]', or use --model scripted"
         ) from None
-    return open_backend(settings.model)
+    return open_backend(settings.model, fast=settings.fast)
 
 
 def listen(host: str, port: int) -> socket.socket:

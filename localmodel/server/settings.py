@@ -24,6 +24,7 @@ class Settings(BaseModel):
     rules: str = "anthropic"
     sets: list[str] = Field(default_factory=list)
     api_keys: list[str] = Field(default_factory=list)
+    fast: bool = False
     script: Path | None = None
     record: Path | None = None
 

@@ -33,6 +33,7 @@ _EPILOG = (
     show_default=True,
     help="Model to serve; scripted needs no weights and answers from a script.",
 )
+@click.option("--fast", is_flag=True, help="Weights of 8 bits: faster answers whose bits vary (CPU only).")
 @click.option("--rules", metavar="NAME|FILE", default="anthropic", show_default=True, help="Ruleset the cache follows.")
 @click.option(
     "--set",
@@ -61,6 +62,7 @@ def command(
     host: str,
     port: int,
     model: str,
+    fast: bool,
     rules: str,
     sets: tuple[str, ...],
     api_keys: tuple[str, ...],
@@ -78,6 +80,7 @@ def command(
         "host": host,
         "port": port,
         "model": model,
+        "fast": fast,
         "rules": rules,
         "sets": sets,
         "api_keys": api_keys,
