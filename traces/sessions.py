@@ -4,10 +4,11 @@ Apart from `traces.io`, which checks native rows: what that takes is not loaded 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from traces.importers.registry import importer_of
 from traces.lines import OnReject

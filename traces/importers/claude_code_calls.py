@@ -1,9 +1,9 @@
 """Calls of Claude Code transcripts, put together from the rows of their responses."""
 
-from dataclasses import replace
 from sys import intern
 
 from msgspec import Struct, UnsetType, to_builtins
+from msgspec.structs import replace
 
 from traces import times
 from traces.importers.claude_code_rows import Bill, Iteration, Message, Row
