@@ -197,15 +197,13 @@ def spoken(content: Raw) -> list[str]:
         blocks = _blocks(content)
     except REFUSALS:  # one text, or blocks of an unknown form
         return marked(bytes(content))
-    found = [TOOL_SEARCH] if any(_loads_tools(block) for block in blocks) else []
+    found: list[str] = []
     for block in blocks:
         if block.type == "text":
             found += marked(bytes(block.text))
+        elif block.type == "tool_result" and bytes(memoryview(block.content)[:1]) == b"[":
+            found += [TOOL_SEARCH] if b'"tool_reference"' in bytes(block.content) else []
     return found
-
-
-def _loads_tools(block: Said) -> bool:
-    return block.type == "tool_result" and (raw := bytes(block.content)).startswith(b"[") and b'"tool_reference"' in raw
 
 
 def marked(text: bytes) -> list[str]:
