@@ -68,8 +68,11 @@ _ATTACHMENTS = frozenset(
 
 def sniff(head: bytes) -> bool:
     """Whether rows of a session stand in the head of a file."""
-    if head.startswith(b'{"parentUuid":') and b'"isSidechain":' in head[:4096]:
-        return True  # also where the first row is longer than the head
+    start = head[:4096]  # also where the first row is longer than the head
+    if start.startswith(b'{"parentUuid":') and b'"isSidechain":' in start:
+        return True
+    if start.startswith(b'{"type":"file-history-snapshot",') and b'"snapshot":' in start:
+        return True
     return any(_is_ours(row) for row in objects(head))
 
 
