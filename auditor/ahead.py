@@ -23,7 +23,7 @@ from auditor.store import Store
 from traces import io
 from traces.canonical import Interner
 from traces.errors import TraceError
-from traces.schema import Block, Call, Label, Mark, Place, Prompt, Usage
+from traces.schema import Block, Call, Mark, Prompt
 from traces.tokens import estimate
 
 _BATCH = 64
@@ -85,8 +85,8 @@ def _received(stream: IO[bytes], tell: Listeners) -> Iterator[Gathered]:
             return
 
 
-# Dataclasses pickle by name of field; by position they pass in a third of the time.
-_PASSED = (Call, Usage, Label, Place, Prompt, Block, Mark)
+# Dataclasses pickle by name of field; by position they pass in a third of the time (structs do so by themselves).
+_PASSED = (Prompt, Block, Mark)
 
 
 def _by_position(kind: type[Any]) -> Callable[[Any], tuple[type[Any], tuple[Any, ...]]]:

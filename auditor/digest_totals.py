@@ -100,14 +100,15 @@ def grouped(calls: Iterable[Seen], rows: Prices, label: Callable[[Seen], str] | 
     groups: dict[tuple[str, str, str | None, Kind, int, Ttl | None, int], Amount] = {}
     for seen in calls:
         row = rows.row(seen)
-        counts = (seen.input, seen.read, seen.write, seen.write_5m, seen.write_1h, seen.output)
+        whole, read, write = seen.input, seen.read, seen.write
+        short, long, output = seen.write_5m, seen.write_1h, seen.output
         known = (
-            (seen.input is not None)
-            | (seen.read is not None) << 1
-            | (seen.write is not None) << 2
-            | (seen.write_5m is not None) << 3
-            | (seen.write_1h is not None) << 4
-            | (seen.output is not None) << 5
+            (whole is not None)
+            | (read is not None) << 1
+            | (write is not None) << 2
+            | (short is not None) << 3
+            | (long is not None) << 4
+            | (output is not None) << 5
         )
         name = "" if label is None else label(seen)
         key = (name, seen.provider, seen.model, seen.kind, known, seen.asked, id(row))
@@ -116,9 +117,12 @@ def grouped(calls: Iterable[Seen], rows: Prices, label: Callable[[Seen], str] | 
             amount = groups[key] = Amount(row)
         amount.calls += 1
         tokens = amount.tokens
-        for place, count in enumerate(counts):
-            if count:
-                tokens[place] += count
+        tokens[0] += whole or 0
+        tokens[1] += read or 0
+        tokens[2] += write or 0
+        tokens[3] += short or 0
+        tokens[4] += long or 0
+        tokens[5] += output or 0
         if seen.lost:
             again = again_usd(row, seen.usage(), *lost_as_billed(seen))
             amount.again = None if amount.again is None or again is None else amount.again + again
@@ -136,31 +140,35 @@ def lost_as_billed(seen: Seen) -> tuple[int, int]:
 def totals_of(calls: Sequence[Seen], prices: PriceList) -> Totals:
     """Sum up digests of sessions. Agents are not told apart."""
     rows = Prices(prices)
-    causes: dict[str, CauseSum] = defaultdict(CauseSum)
-    for seen in calls:
-        if seen.input is not None and seen.read is not None:
-            _cause(seen, causes, rows)
+    groups = grouped(calls, rows)
     whole, unpriced = Sum(), defaultdict[str, Unpriced](Unpriced)
     by_kind, by_model = defaultdict[str, Sum](Sum), defaultdict[str, Sum](Sum)
-    for group, amount in grouped(calls, rows).items():
+    for group, amount in groups.items():
         add(group, amount, [whole, by_kind[group.kind], by_model[group.model or "unknown"]])
         if group.known & 1 and amount.row is None:
             each = unpriced[group.model or "unknown"]
             each.calls += amount.calls
             each.tokens += amount.tokens[0] + amount.tokens[5]
-    ordered = dict(sorted(causes.items(), key=lambda pair: (pair[0] == NECESSARY, -pair[1].tokens)))
-    return Totals(whole, dict(by_kind), {}, dict(by_model), ordered, 0, dict(unpriced))
+    return Totals(whole, dict(by_kind), {}, dict(by_model), _causes(calls, groups, rows), 0, dict(unpriced))
 
 
-def _cause(seen: Seen, causes: dict[str, CauseSum], rows: Prices) -> None:
+def _causes(calls: Iterable[Seen], groups: dict[Group, Amount], rows: Prices) -> dict[str, CauseSum]:
     """As `auditor.totals.by_cause`: lost tokens count as written first, the rest is new content."""
-    written = seen.write or 0
-    uncached = (seen.input or 0) - (seen.read or 0) - written
-    if seen.lost and seen.cause is not None:
-        taken, rest = lost_as_billed(seen)
-        causes[seen.cause].take(taken, rest, again_usd(rows.row(seen), seen.usage(), taken, rest))
-        written, uncached = written - taken, uncached - rest
-    causes[NECESSARY].take(written, uncached)
+    causes: dict[str, CauseSum] = defaultdict(CauseSum)
+    new = CauseSum()
+    for group, amount in groups.items():
+        if group.known & 3 == 3:
+            whole, read, written = amount.tokens[:3]
+            new.take(written, whole - read - written)
+            new.calls += amount.calls - 1
+    for seen in calls:
+        if seen.lost and seen.cause is not None and seen.input is not None and seen.read is not None:
+            taken, rest = lost_as_billed(seen)
+            causes[seen.cause].take(taken, rest, again_usd(rows.row(seen), seen.usage(), taken, rest))
+            new.take(-taken, -rest)
+            new.calls -= 1
+    ordered = dict(sorted(causes.items(), key=lambda pair: -pair[1].tokens))
+    return ordered | {NECESSARY: new} if new.calls else ordered
 
 
 def add(group: Group, amount: Amount, sums: list[Sum]) -> None:

@@ -18,7 +18,7 @@ from localmodel.rules.types import Status as RuleStatus
 from traces.facts import facts_of, terms_of
 from traces.schema import Call, Kind, Ttl, Usage
 
-FORMAT = 4
+FORMAT = 5
 """To be raised whenever a digest of the same session comes out otherwise: kept ones are then made anew."""
 
 

@@ -1,8 +1,9 @@
 """The first half of an audit: calls stream in, are canonicalised, and lose their bodies."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from traces.canonical import Interner, canonical
 from traces.errors import MalformedRow

@@ -7,11 +7,12 @@ to believe where the two differ.
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 
 import orjson
+from msgspec.structs import replace
 
 from auditor.audit import Fold
 from auditor.money import Money

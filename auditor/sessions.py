@@ -90,8 +90,10 @@ def read(sessions: list[Session], kept: Kept, book: Rulebook, workers: int | Non
     `workers` is the number of processes, by default one for each core where there is enough to read.
     """
     changed = [one for one in sessions if kept.get(one.name, (b"", b""))[0] != one.stamp]
-    fresh = {one.name: (one.stamp, digest) for one, digest in _digested(changed, book, workers)}
-    digests = {one.name: decode((fresh.get(one.name) or kept[one.name])[1]) for one in sessions}
+    fresh, digests = dict[str, tuple[bytes, bytes]](), dict[str, Digest]()
+    for one, made in _digested(changed, book, workers):
+        fresh[one.name], digests[one.name] = (one.stamp, made), decode(made)  # while others are still read
+    digests |= {one.name: decode(kept[one.name][1]) for one in sessions if one.name not in fresh}
     for group in _overlapping(sessions, digests):
         joint = _audited([file for one in group for file in one.files], book)
         for one in group:

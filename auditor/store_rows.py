@@ -6,9 +6,11 @@ ISO text in UTC with microseconds. JSON is packed text (`auditor.store_bodies`).
 
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
+
+from msgspec.structs import asdict
 
 from auditor.errors import StoreError
 from auditor.store_bodies import digest, dumps, loads, pack, split, unpack

@@ -5,7 +5,6 @@ Where a transcript names the call that each one continues, that decides: it lead
 session), back over branches that were given up, and past calls of other models.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -36,7 +35,7 @@ class Thread:
     left: list[Audited] = field(default_factory=list)
     ends: dict[int | None, list[Audited]] = field(default_factory=dict)
     smallest: int = 0
-    growths: Counter[int] = field(default_factory=Counter)
+    growths: dict[int, int] = field(default_factory=dict)
     usual_growth: int | None = None
     extra: tuple[Audited, int] | None = None
     floor: int | None = None
@@ -52,8 +51,8 @@ class Thread:
 
     def grew(self, tokens: int) -> None:
         """Count a growth of the input; of growths seen equally often, the one that reached that first is usual."""
-        self.growths[tokens] += 1
-        if self.growths[tokens] > max(1, self.growths[self.usual_growth or 0]):
+        often = self.growths[tokens] = self.growths.get(tokens, 0) + 1
+        if often > 1 and (self.usual_growth is None or often > self.growths[self.usual_growth]):
             self.usual_growth = tokens
 
 
@@ -96,12 +95,9 @@ def continued(audited: Audited, known: Mapping[str, tuple[Audited, Thread]]) -> 
     """What a call goes on from, as its transcript says: the nearest earlier call with the same model and speed."""
     between: list[Audited] = []
     name = facts_of(audited.call).get("previous")
-    for _ in range(REACH):
-        found = known.get(name) if isinstance(name, str) else None
-        if found is None:
-            break
-        call, thread = found
-        if _same_cache(call, audited) and endpoint(call) != 0 and call.at < audited.at:
+    while isinstance(name, str) and name in known and len(between) < REACH:
+        call, thread = known[name]
+        if call.at < audited.at and _same_cache(call, audited) and endpoint(call) != 0:
             return Continued(call, thread, told(audited, between[::-1]), between[0] if between else call)
         between.append(call)
         name = facts_of(call.call).get("previous")

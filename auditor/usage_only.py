@@ -6,6 +6,7 @@ where idle time suffices and `possible` otherwise, and it never claims avoidable
 
 from collections import defaultdict
 from itertools import islice
+from typing import TypeAlias
 
 from auditor.context import seconds
 from auditor.history import REACH
@@ -45,12 +46,16 @@ _ANSWERS = {
 }
 
 
+_Agent: TypeAlias = tuple[str, str, str, str, str]
+"""Trace, agent, provider, host, speed."""
+
+
 class UsageOnly:
     """Diagnoses calls without bodies in time order; one instance per trace set."""
 
     def __init__(self) -> None:
-        self._threads: dict[tuple[str, ...], Thread] = {}
-        self._latest: dict[tuple[str, ...], Audited] = {}
+        self._threads: dict[tuple[_Agent, str], Thread] = {}
+        self._latest: dict[_Agent, Audited] = {}
         self._known: dict[str, tuple[Audited, Thread]] = {}
 
     def take(self, audited: Audited, rules: Rules | None) -> None:
@@ -60,11 +65,9 @@ class UsageOnly:
         if "beside" in facts:
             audited.note = f"{facts['beside']} within another call, charged beside it: its prompt is not known"
             return
-        key = (call.trace, call.agent, call.provider, call.host or "", facts.get("speed") or "", call.model or "")
+        agent = (call.trace, call.agent, call.provider, call.host or "", facts.get("speed") or "")
         found = continued(audited, self._known) if "previous" in facts else None
-        thread = found.thread if found and found.thread else self._threads.get(key)
-        if thread is None:
-            thread = self._threads[key] = Thread()
+        thread = found.thread if found and found.thread else self._thread(agent, call.model or "")
         if usage.read_tokens is None or usage.input_tokens is None:
             audited.verdict = "unknown"
             missing = "usage" if usage.input_tokens is None else "cached tokens"
@@ -73,14 +76,21 @@ class UsageOnly:
         elif not call.failed:
             before = found.before if found else before_of(audited, thread)
             self._judge(audited, before, thread, rules, found.told if found else Told())
-            latest = found.latest if found else None if thread.calls else self._latest.get(key[:-1])
+            latest = found.latest if found else None if thread.calls else self._latest.get(agent)
             if before is None and audited.diagnosis is None and latest is not None:
                 _other_model(audited, latest, rules)
         if usage.input_tokens is not None and not call.failed:
             thread.add(audited)
-            self._latest[key[:-1]] = audited
+            self._latest[agent] = audited
             if "previous" in facts:
                 self._known[call.id] = (audited, thread)
+
+    def _thread(self, agent: _Agent, model: str) -> Thread:
+        """The thread of one agent's calls under one model."""
+        thread = self._threads.get((agent, model))
+        if thread is None:
+            thread = self._threads[agent, model] = Thread()
+        return thread
 
     def _judge(self, audited: Audited, before: Audited | None, thread: Thread, rules: Rules | None, what: Told) -> None:
         read, write = audited.call.usage.read_tokens or 0, audited.call.usage.write_tokens

@@ -3,10 +3,12 @@
 An entry lives from the start of the last call that wrote or read it, for the lifetime of the latest write. Where a
 provider gives a range, an entry is sure to live for the shortest lifetime and may be there until the longest. What is
 said is what the rules and the bills let expect: whether a prefix is resumed as it was, the next request decides.
+Where a session wrote for an hour first and for five minutes since, the part that was written for an hour outlives the
+rest: such a session is partly warm.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 from typing import Literal, TypeAlias
@@ -20,7 +22,7 @@ from localmodel.rules.types import Rules
 from traces.canonical import platform_of
 from traces.schema import Ttl
 
-State: TypeAlias = Literal["warm", "maybe", "expired", "unknown"]
+State: TypeAlias = Literal["warm", "partly", "maybe", "expired", "unknown"]
 
 MAIN_KINDS = ("main", "keepalive", "prewarm")
 """Calls that use a session's own prefix; sub-agents and side questions have prefixes of their own."""
@@ -42,10 +44,30 @@ COLUMNS = (
 
 @dataclass(slots=True)
 class Session:
-    """One conversation: its latest call, and the lifetime of its latest write (`None`: nothing says)."""
+    """One conversation: its latest call, and the lifetime of its latest write (`None`: nothing says).
+
+    `hours` are the ends, in tokens and ascending, of prefixes that were written for an hour and that every call since
+    has read.
+    """
 
     last: Seen
     ttl: Ttl | None = None
+    hours: list[int] = field(default_factory=list)
+
+    @property
+    def standing(self) -> int:
+        """Tokens that live for an hour from the latest call on, although later ones were written for less."""
+        return self.hours[-1] if self.hours else 0
+
+    def take(self, seen: Seen) -> None:
+        """Take in the next call. In a prompt the part that is written for an hour comes first."""
+        self.last, read = seen, seen.read or 0
+        while self.hours and self.hours[-1] > read:
+            self.hours.pop()
+        if seen.write_1h:
+            self.hours.append(read + seen.write_1h)
+        if seen.write:
+            self.ttl = _written(seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +92,7 @@ def sessions(calls: Iterable[Seen]) -> list[Session]:
         known = found.get((seen.trace, seen.agent))
         if known is None or known.last.model != seen.model:
             known = found[seen.trace, seen.agent] = Session(seen)
-        known.last = seen
-        if seen.write:
-            known.ttl = _written(seen)
+        known.take(seen)
     return [*found.values()]
 
 
@@ -81,10 +101,10 @@ def _tells(seen: Seen) -> bool:
 
 
 def _written(seen: Seen) -> Ttl | None:
-    """The lifetime of a call's writes: as billed, else as asked for; of both the longer."""
-    if seen.write_1h:
-        return "1h"
-    return "5m" if seen.write_5m else seen.asked
+    """The lifetime of all that a call wrote: as billed, of both the shorter; else as asked for."""
+    if seen.write_5m:
+        return "5m"
+    return "1h" if seen.write_1h else seen.asked
 
 
 def warmth(session: Session, book: Rulebook, prices: PriceList, now: datetime) -> Warmth:
@@ -96,8 +116,11 @@ def warmth(session: Session, book: Rulebook, prices: PriceList, now: datetime) -
     until = None if left is None else datetime.fromtimestamp(now.timestamp() + left, UTC)
     row = prices.rate(last.provider, last.model, now, tuple(last.terms))
     cached = (last.read or 0) + (last.write or 0) if last.write is not None and _writes(rules) else tokens
-    cold = _dollars(row, session.ttl, 0, cached, tokens - cached, tokens)
-    resume = {"warm": _dollars(row, session.ttl, cached, 0, tokens - cached, tokens), "expired": cold}.get(state)
+    there = {"warm": cached, "partly": session.standing, "expired": 0}.get(state)
+    resume, cold = (
+        None if read is None else _dollars(row, session.ttl, read, cached - read, tokens - cached, tokens)
+        for read in (there, 0)
+    )
     return Warmth(last, state, used, until, left, tokens, resume, cold)
 
 
@@ -113,6 +136,9 @@ def _state(session: Session, rules: Rules | None, idle: float) -> tuple[State, i
     longest, sure = rules.ttl_s[ttl], rules.sure_s(ttl)
     if idle < sure:
         return "warm", round(sure - idle)
+    hour = rules.ttl_s["1h"]
+    if session.standing and longest < hour:
+        return ("partly" if idle < hour else "expired"), round(hour - idle)
     return ("maybe" if idle < longest else "expired"), round(longest - idle)
 
 
@@ -132,7 +158,7 @@ def _dollars(
 
 def table(found: Iterable[Warmth], zone: tzinfo, cold: int | None) -> Table:
     """Sessions that may be warm, those first that end soonest; then the `cold` latest others (`None`: all)."""
-    order = {"warm": 0, "maybe": 1, "expired": 2, "unknown": 2}
+    order = {"warm": 0, "partly": 1, "maybe": 1, "expired": 2, "unknown": 2}
     listed = sorted(found, key=lambda one: (order[one.state], one.left or 0 if order[one.state] < 2 else 0))
     alive = [one for one in listed if order[one.state] < 2]
     gone = sorted((one for one in listed if order[one.state] == 2), key=lambda one: one.last_use, reverse=True)

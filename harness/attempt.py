@@ -7,12 +7,14 @@ what is there.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from threading import Event
 from typing import Any, TypeAlias
 from uuid import uuid4
+
+from msgspec.structs import replace
 
 from harness.breakpoints import Forecast, Planned
 from harness.clock import Clock

@@ -6,12 +6,14 @@ may be behind after a crash and is filled again from the file when the session i
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
 from threading import Lock
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from harness.errors import BudgetSpent
 from harness.journal import append_line, private

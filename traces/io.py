@@ -21,6 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO, TypeAlias
 
+from msgspec import structs
+
 from traces import csvio, rows
 from traces.errors import MalformedRow, UnreadableInput
 from traces.files import STDIN, flat, is_stdin
@@ -215,13 +217,13 @@ def _imported(reader: Reader, source: Source, report: _Report) -> Iterator[Call]
         return
 
     def named(place: Place) -> Place:
-        return replace(place, file=source.name)
+        return structs.replace(place, file=source.name)
 
     def on_reject(rejected: Rejected) -> None:
         report(replace(rejected, place=named(rejected.place)))
 
     for call in read_as(reader, source.path, on_reject=on_reject):
-        yield call if call.place is None else replace(call, place=named(call.place))
+        yield call if call.place is None else structs.replace(call, place=named(call.place))
 
 
 def _format(head: bytes, source: Source, report: _Report) -> tuple[_Parse, int]:

@@ -17,6 +17,9 @@ LINE_LIMIT = 64 * 2**20
 
 BOM = b"\xef\xbb\xbf"
 
+BUFFER = 2**18
+"""Bytes of a long file to read at a time: its rows are often longer than the usual buffer."""
+
 _BLOCK = 2**20
 # Rows that a format is told by.
 _TELLING = 8

@@ -8,13 +8,14 @@ import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from sys import intern
 from typing import Annotated, Any, Literal, NoReturn
 
 import orjson
+from msgspec.structs import asdict
 
 # Looking for pydantic plugins in all installed packages takes a tenth of a short audit; there are none for us.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")

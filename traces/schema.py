@@ -5,10 +5,13 @@ Times are aware datetimes in UTC, tokens are whole numbers.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
 
 SCHEMA = "cachewright.trace/1"
 
@@ -17,8 +20,7 @@ Kind: TypeAlias = Literal["main", "subagent", "summary", "keepalive", "prewarm",
 Ttl: TypeAlias = Literal["5m", "1h"]
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True, gc=False):
     """Tokens that the provider reported for one call, in this project's names; `None` is unknown.
 
     `input_tokens` is always the whole input: read + write + uncached. `write_tokens` is the total of all
@@ -44,8 +46,7 @@ Finds: TypeAlias = Literal["change", "none", "pending", "not_found", "unavailabl
 """What a provider's comparison of two requests came to: only "change" says that something differs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(Struct, frozen=True, gc=False):
     """What the provider itself said about a call when asked to compare it with an earlier one.
 
     value    its own word, such as `tools_changed`
@@ -60,8 +61,7 @@ class Label:
     missed_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True, gc=False):
     """Where a row was read: file, 1-based line, and the byte span of the row in that file."""
 
     file: str
@@ -73,8 +73,7 @@ class Place:
         return f"{self.file}:{self.line}"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True, eq=False):
     """One HTTP attempt to an API, as recorded. `request` keeps the key order of the body that was sent.
 
     `started_at` is `None` only in usage tables that hold no times. `clock` is "relative" when the times count
@@ -120,17 +119,24 @@ class Call:
     request: JsonObject | None = None
     response: JsonObject | None = None
     tokens: Mapping[str, int] | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     facts: JsonObject | None = None
     clock: Literal["utc", "relative"] = "utc"
     place: Place | None = None
-    key: bytes | None = field(default=None, compare=False)
-    label: Label | None = field(default=None, compare=False)
+    key: bytes | None = None
+    label: Label | None = None
 
     @property
     def failed(self) -> bool:
         """Whether the provider refused the call, so that it neither read nor wrote the cache."""
         return self.status is not None and self.status >= 400
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all is the same but `key`, which a store gives, and `label`, which is read from the response."""
+        return isinstance(other, Call) and _recorded(self) == _recorded(other)
+
+
+_recorded = attrgetter(*(name for name in Call.__struct_fields__ if name not in ("key", "label")))
 
 
 class Level(IntEnum):

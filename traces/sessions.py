@@ -3,11 +3,13 @@
 Apart from `traces.io`, which checks native rows: what that takes is not loaded where only sessions are read.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from traces.importers.registry import importer_of
 from traces.lines import OnReject
@@ -17,6 +19,8 @@ Reader: TypeAlias = Callable[..., Iterator[Call]]
 """`read` of an importer (`traces.importers.registry`)."""
 
 _HEAD = 2**16
+# Files up to this size are read at once.
+_WHOLE = 2**22
 
 
 def read_as(reader: Reader, path: Path, *, on_reject: OnReject | None) -> Iterator[Call]:
@@ -30,18 +34,26 @@ def read_session(path: str, on_reject: OnReject) -> Iterator[Call]:
 
     For thousands of small files: most are opened once, and what was read to tell the format is not read again.
     """
-    with open(path, "rb") as file:  # noqa: PTH123 -- a path object for each would take as long as reading it
-        head = file.read(_HEAD)
-        importer = importer_of(head)
-        if importer is None:
-            return
-        from_open = getattr(importer, "read_open", None)
-        if from_open is not None:
-            if len(head) == _HEAD:
-                file.seek(0)
-            yield from from_open(file if len(head) == _HEAD else BytesIO(head), path, on_reject=on_reject)
-            return
-    yield from read_as(importer.read, Path(path), on_reject=on_reject)
+    start, whole = _start(path)
+    importer = importer_of(start[:_HEAD])
+    if importer is None:
+        return
+    from_open = getattr(importer, "read_open", None)
+    if from_open is None or not whole:
+        yield from read_as(importer.read, Path(path), on_reject=on_reject)
+    else:
+        yield from from_open(BytesIO(start), path, on_reject=on_reject)
+
+
+def _start(path: str) -> tuple[bytes, bool]:
+    """A file's first bytes, and whether they are all of it. Without a file object, which takes as long as the rest."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(file).st_size
+        start = os.read(file, min(size, _WHOLE) + 1)
+    finally:
+        os.close(file)
+    return start, len(start) == size
 
 
 def distinct(calls: Iterable[Call], seen: set[object] | None = None) -> Iterator[Call]:

@@ -21,8 +21,11 @@ def parsed(text: str) -> tuple[datetime | None, bool]:
 
 def known(text: str | None) -> datetime | None:
     """The same of a transcript's row, where what is no time is an unknown one."""
+    if text is None:
+        return None
     try:
-        return None if text is None else parsed(text)[0]
+        time = datetime.fromisoformat(text)
+        return measured(time) if time.tzinfo is UTC else parsed(text)[0]
     except (ValueError, OverflowError):
         return None
 

@@ -30,10 +30,11 @@ from traces.importers.claude_code_rows import (
     decode,
     glued,
     links_of,
+    marked,
     spoken,
 )
 from traces.importers.transcripts import REFUSALS, loaded, named, wrong
-from traces.lines import OnReject, Rejected, objects, spans_of
+from traces.lines import BUFFER, OnReject, Rejected, objects, spans_of
 from traces.schema import Call, JsonObject, Place
 
 NAME = CLIENT_NAME
@@ -48,8 +49,6 @@ _ROW_TYPES = frozenset(("user", "assistant", "system", "attachment", "progress")
 _SIDE_TYPES = frozenset(
     ("file-history-snapshot", "queue-operation", "last-prompt", "ai-title", "permission-mode", "mode")
 )
-# Rows above this size are tool results: no words of the client are looked for in them.
-_TALK = 2**16
 _SUBTYPES = {
     "microcompact_boundary": MICROCOMPACT,
     "api_error": API_ERROR,
@@ -69,8 +68,11 @@ _ATTACHMENTS = frozenset(
 
 def sniff(head: bytes) -> bool:
     """Whether rows of a session stand in the head of a file."""
-    if head.startswith(b'{"parentUuid":') and b'"isSidechain":' in head[:4096]:
-        return True  # also where the first row is longer than the head
+    start = head[:4096]  # also where the first row is longer than the head
+    if start.startswith(b'{"parentUuid":') and b'"isSidechain":' in start:
+        return True
+    if start.startswith(b'{"type":"file-history-snapshot",') and b'"snapshot":' in start:
+        return True
     return any(_is_ours(row) for row in objects(head))
 
 
@@ -88,7 +90,7 @@ def _is_ours(row: JsonObject) -> bool:
 
 def read(path: Path, *, on_reject: OnReject | None) -> Iterator[Call]:
     """Calls of one transcript in the order in which their responses began."""
-    with path.open("rb") as file:
+    with path.open("rb", BUFFER) as file:
         yield from read_open(file, f"{path}", on_reject=on_reject)
 
 
@@ -115,7 +117,8 @@ class _Transcript:
         self.stem = os.path.splitext(os.path.basename(path))[0]  # noqa: PTH119, PTH122 -- as `Path.stem`, in a tenth
         self._on_reject = on_reject
         self._links: dict[str, Link] = {}
-        self._chains: dict[str, Chain] = {}
+        self._main = Chain("main")
+        self._chains = {"main": self._main}
         self.pending: dict[str, Response] = {}
         self._seen: set[str] = set()
 
@@ -245,15 +248,18 @@ class _Transcript:
     def _follow(self, row: Row, line: bytes) -> None:
         """A row that is no response: it carries the conversation on, and may tell why a prefix broke."""
         link = self._parent(row)
-        for word in _words(row, line, link.chain):
-            _note(link.chain, word)
-        link.chain.time = row.timestamp or link.chain.time
-        self._remember(row, Link(link.chain, link.response, row.timestamp or link.time))
+        chain = link.chain
+        for word in _words(row, line, chain):
+            _note(chain, word)
+        chain.time = row.timestamp or chain.time
+        self._remember(row, Link(chain, link.response, row.timestamp or link.time))
 
     def _parent(self, row: Row) -> Link:
         """The place that a row continues; where its parent is not known, the latest of its chain."""
         parent = row.parentUuid if isinstance(row.parentUuid, str) else row.logicalParentUuid
         link = self._links.get(parent) if parent else None
+        if link is not None and link.chain is self._main and row.agentId is None and not row.isSidechain:
+            return link
         agent = named(row.agentId)
         if agent or not row.isSidechain:
             chain = self._chain(agent or "main")
@@ -284,25 +290,29 @@ class _Transcript:
             self._links = dict(list(self._links.items())[LINKS // 2 :])
 
 
-def _words(row: Row, line: bytes, chain: Chain) -> Iterator[str]:
+def _words(row: Row, line: bytes, chain: Chain) -> list[str]:
     """What a row tells that may matter to the cache."""
+    found = []
     if row.type == "system":
         if row.subtype == "compact_boundary":
             trigger = row.compactMetadata.trigger if row.compactMetadata is not None else None
-            yield f"{COMPACT} {trigger or ''}".rstrip()
+            found.append(f"{COMPACT} {trigger or ''}".rstrip())
         elif row.subtype in _SUBTYPES:
-            yield _SUBTYPES[row.subtype]
+            found.append(_SUBTYPES[row.subtype])
     elif row.type == "attachment":
         if row.attachment is not None and row.attachment.type in _ATTACHMENTS:
-            yield f"attachment {row.attachment.type}"
+            found.append(f"attachment {row.attachment.type}")
     elif row.isCompactSummary:
-        yield COMPACT
+        found.append(COMPACT)
     if row.permissionMode and row.permissionMode != chain.mode:
         if chain.mode:
-            yield f"{PERMISSION_MODE} {chain.mode} → {row.permissionMode}"
+            found.append(f"{PERMISSION_MODE} {chain.mode} → {row.permissionMode}")
         chain.mode = row.permissionMode
-    if len(line) < _TALK and row.type in ("user", "system"):
-        yield from spoken(line)
+    if row.type == "user" and row.message is not None:
+        found += spoken(row.message.content)
+    elif row.type == "system":
+        found += marked(line)
+    return found
 
 
 def _note(chain: Chain, word: str) -> None:
@@ -322,6 +332,7 @@ def _same_prompt(response: Response, message: Message) -> bool:
 
 def _is_synthetic(row: Row, message: Message) -> bool:
     """Whether the client made a message itself: it says so, or (names being redacted) nothing was asked or billed."""
+    if row.requestId is not None or (message.id or "").startswith("msg_"):
+        return message.model == "<synthetic>"
     bill = message.usage
-    nothing = isinstance(bill, Bill) and weight(bill) == (0, 0) and row.requestId is None
-    return message.model == "<synthetic>" or (nothing and not (message.id or "").startswith("msg_"))
+    return message.model == "<synthetic>" or (isinstance(bill, Bill) and weight(bill) == (0, 0))

@@ -1,9 +1,9 @@
 """Calls of Claude Code transcripts, put together from the rows of their responses."""
 
-from dataclasses import replace
 from sys import intern
 
 from msgspec import Struct, UnsetType, to_builtins
+from msgspec.structs import replace
 
 from traces import times
 from traces.importers.claude_code_rows import Bill, Iteration, Message, Row
@@ -105,8 +105,8 @@ def usage_of(bill: Iteration) -> Usage:
 
 def weight(bill: Bill) -> tuple[int, int]:
     """Of two usages of one response the later in the stream is the one with more in it."""
-    parts = (bill.input_tokens, bill.cache_read_input_tokens, bill.cache_creation_input_tokens)
-    return sum(part or 0 for part in parts), bill.output_tokens or 0
+    rest, read, write = bill.input_tokens, bill.cache_read_input_tokens, bill.cache_creation_input_tokens
+    return (rest or 0) + (read or 0) + (write or 0), bill.output_tokens or 0
 
 
 def _facts(response: Response) -> JsonObject:

@@ -4,11 +4,11 @@ Only what an audit needs is declared, so that a megabyte of tool output costs no
 holds another costs the row.
 """
 
-from collections.abc import Iterator
+import json
 from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from traces.facts import COMMAND, INTERRUPT, SKILL, TOOL_SEARCH
 from traces.importers.transcripts import REFUSALS
@@ -69,13 +69,22 @@ class Diagnostics(Struct, gc=False):
 
 
 class Message(Struct, gc=False):
-    """A message without its content."""
+    """A message; its content is left as it stands in the line."""
 
     id: str | None = None
     model: str | None = None
     stop_reason: str | None = None
     usage: Bill | UnsetType | None = UNSET
     diagnostics: Diagnostics | UnsetType | None = UNSET
+    content: Raw = Raw()
+
+
+class Said(Struct, gc=False):
+    """A block of a user's message: a text, or what a tool gave back."""
+
+    type: str | None = None
+    text: Raw = Raw()
+    content: Raw = Raw()
 
 
 class Inner(Struct, gc=False):
@@ -134,6 +143,8 @@ class Row(Struct, gc=False):
 decode = msgspec.json.Decoder(Row).decode
 """One line -> `Row`; raises `msgspec.ValidationError` for a wrong type, `msgspec.DecodeError` for what is no JSON."""
 
+_blocks = msgspec.json.Decoder(list[Said]).decode
+
 _GLUED = (b'{"type":"', b'{"parentUuid":')
 _LINKS = ("type", "uuid", "parentUuid", "sessionId", "agentId", "timestamp")
 
@@ -141,9 +152,16 @@ _LINKS = ("type", "uuid", "parentUuid", "sessionId", "agentId", "timestamp")
 def converted(value: JsonObject) -> Row | None:
     """The row in decoded JSON (text that only the standard library reads), `None` where a field is of another type."""
     try:
-        return msgspec.convert(value, Row)
+        return msgspec.convert(_raw(value), Row)
     except (msgspec.ValidationError, UnicodeEncodeError):
         return None
+
+
+def _raw(value: JsonObject) -> JsonObject:
+    """A row, or a message in it, with the content of messages as JSON text again."""
+    inner = {name: _raw(each) for name in ("message", "data") if isinstance(each := value.get(name), dict)}
+    content = {"content": Raw(json.dumps(value["content"]).encode())} if "content" in value else {}
+    return value | inner | content
 
 
 def links_of(value: JsonObject) -> Row:
@@ -169,15 +187,34 @@ def glued(line: bytes) -> int:
     return 0
 
 
-def spoken(line: bytes) -> Iterator[str]:
-    """What the text of a short row tells, by marks that the client sets itself."""
-    if b'"tool_reference"' in line:
-        yield TOOL_SEARCH
-    if b"Base directory for this skill" in line:
-        yield SKILL
-    if b"[Request interrupted" in line:
-        yield INTERRUPT
-    at = line.find(b"<command-name>")
+def spoken(content: Raw) -> list[str]:
+    """What the content of a user's message tells, by marks that the client sets itself.
+
+    What a tool gave back is no word of the client's: files and pages hold the same marks. Only the definitions that a
+    tool search loads stand there.
+    """
+    try:
+        blocks = _blocks(content)
+    except REFUSALS:  # one text, or blocks of an unknown form
+        return marked(bytes(content))
+    found: list[str] = []
+    for block in blocks:
+        if block.type == "text":
+            found += marked(bytes(block.text))
+        elif block.type == "tool_result" and bytes(memoryview(block.content)[:1]) == b"[":
+            found += [TOOL_SEARCH] if b'"tool_reference"' in bytes(block.content) else []
+    return found
+
+
+def marked(text: bytes) -> list[str]:
+    """What a text (JSON) tells by marks that the client sets itself."""
+    found = []
+    if b"Base directory for this skill" in text:
+        found.append(SKILL)
+    if b"[Request interrupted" in text:
+        found.append(INTERRUPT)
+    at = text.find(b"<command-name>")
     if at >= 0:
-        name = line[at + 14 : at + 80].split(b"<")[0].decode("utf-8", "replace")
-        yield f"{COMMAND} {name}"
+        name = text[at + 14 : at + 80].split(b"<")[0].decode("utf-8", "replace")
+        found.append(f"{COMMAND} {name}")
+    return found

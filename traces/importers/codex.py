@@ -20,7 +20,7 @@ from traces import times
 from traces.errors import MalformedRow
 from traces.facts import CLIENT, COMPACT, EFFORT, INTERRUPT
 from traces.importers.transcripts import REFUSALS, facts_of, loaded, named, wrong
-from traces.lines import OnReject, Rejected, objects, spans_of
+from traces.lines import BUFFER, OnReject, Rejected, objects, spans_of
 from traces.schema import Call, Place, Usage
 from traces.wire.usage import MAX_COUNT, checked
 
@@ -95,7 +95,7 @@ def sniff(head: bytes) -> bool:
 def read(path: Path, *, on_reject: OnReject | None) -> Iterator[Call]:
     """Calls of one rollout in its order."""
     rollout = _Rollout(path, on_reject)
-    with path.open("rb") as file:
+    with path.open("rb", BUFFER) as file:
         for number, offset, length, line in spans_of(file):
             place = Place(rollout.name, number, offset, length)
             if line is None:

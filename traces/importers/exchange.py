@@ -5,9 +5,11 @@ The body is kept as sent. Of headers and URL only the host, the betas and a fing
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from traces.canonical import digest, dump
 from traces.errors import MalformedRow

@@ -6,10 +6,12 @@ provider began it; messages of newer versions have a `timestamp`, which is when 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from traces import rows
 from traces.importers.documents import parts, shapes

@@ -72,14 +72,19 @@ def reported(
 ) -> tuple[Audit, Totals, list[Seen]]:
     """What a text report shows of digests: the misses in time order, the sums over all calls, and the calls."""
     calls, misses = [], []
+    every = chosen == Selection()
     for digest in digests:
-        takes = [chosen.covers(seen.at, seen.model, seen.project) for seen in digest.calls]
-        calls += [seen for seen, taken in zip(digest.calls, takes, strict=True) if taken]
-        misses += [(miss, digest.calls[miss.seen]) for miss in digest.misses if takes[miss.seen]]
+        calls += [seen for seen in digest.calls if every or _covers(chosen, seen)]
+        found = [(miss, digest.calls[miss.seen]) for miss in digest.misses]
+        misses += [pair for pair in found if every or _covers(chosen, pair[1])]
     misses.sort(key=lambda pair: pair[1].at or 0)
     audited = [audited_of(miss, seen, index) for index, (miss, seen) in enumerate(misses)]
     remarks = [remark for digest in digests for remark in digest.remarks]
     return Audit(book, audited, remarks), totals_of(calls, prices), calls
+
+
+def _covers(chosen: Selection, seen: Seen) -> bool:
+    return chosen.covers(seen.at, seen.model, seen.project)
 
 
 def _store(stack: contextlib.ExitStack) -> Store | None:

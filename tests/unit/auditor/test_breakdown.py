@@ -99,6 +99,36 @@ def test_a_session_is_warm_until_its_lifetime_has_passed() -> None:
     assert gone.resume_usd == gone.cold_usd == Decimal(900 * 20 + 100 * 10) / 1_000_000
 
 
+def test_what_was_written_for_an_hour_outlives_later_short_writes() -> None:
+    short = {"write": 100, "write_5m": 100, "write_1h": 0}
+    calls = [
+        seen(1, 0, read=0, write=800, write_5m=0, write_1h=800),
+        seen(3, 1, read=800, input=1_000, **short),
+        seen(5, 3, read=900, input=1_100, **short),
+    ]
+    (one,), at = sessions(calls), START + timedelta(minutes=3)
+    book = Rulebook()
+    assert warmth(one, book, prices(), at + timedelta(seconds=299)).state == "warm"
+    part = warmth(one, book, prices(), at + timedelta(seconds=300))
+    assert (part.state, part.left, part.until) == ("partly", 3300, at + timedelta(hours=1))
+    # of the 1,000 cached tokens 800 are read, 200 are written again, and 100 were never cached
+    assert part.resume_usd == (800 * 1 + 200 * Decimal("12.5") + 100 * 10) / 1_000_000
+    assert part.cold_usd == (1_000 * Decimal("12.5") + 100 * 10) / 1_000_000
+    gone = warmth(one, book, prices(), at + timedelta(hours=1))
+    assert (gone.state, gone.left, gone.resume_usd) == ("expired", 0, gone.cold_usd)
+    # a later call that did not read that prefix shows that it is of no use any more
+    (lost,) = sessions([*calls, seen(7, 4, read=300, input=1_100, **short)])
+    assert warmth(lost, book, prices(), at + timedelta(minutes=20)).state == "expired"
+    rows = table([part, gone], UTC, cold=None).rows
+    assert [row[3] for row in rows] == ["partly", "expired"]
+
+
+def test_one_call_that_writes_for_both_lifetimes_keeps_the_first_part_for_an_hour() -> None:
+    (one,) = sessions([seen(1, 0, read=0, write=900, write_5m=300, write_1h=600)])
+    part = warmth(one, Rulebook(), prices(), START + timedelta(minutes=6))
+    assert (part.state, part.resume_usd) == ("partly", (600 + 300 * Decimal("12.5") + 100 * 10) / 1_000_000)
+
+
 def test_the_list_names_the_warm_ones_first() -> None:
     calls = [seen(1, 0), seen(2, 58), seen(4, 59, trace="other"), seen(6, 10, trace="old", provider="vllm")]
     now = START + timedelta(minutes=60)

@@ -1,6 +1,5 @@
 """Sums of the store are those of an audit, whichever way they are added up."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import count
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from auditor import summary
 from auditor.audit import audit

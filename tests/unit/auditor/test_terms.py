@@ -115,6 +115,9 @@ def test_the_overlay_differs_from_the_package_only_where_it_says_so() -> None:
     assert found and all(each.expected for each in found)
     assert {each.price for each in found if "sonnet-5-5" in each.model} == {"cache_read"}
     assert {each.price for each in found if "mythos" in each.model} == {"absent"}
+    assert {(each.price, each.ours, each.theirs) for each in found if each.model == "o3"} == {
+        ("cache_read", "2.5", "0.5")
+    }
 
 
 def test_a_correction_that_corrects_nothing_any_more_is_unexpected() -> None:

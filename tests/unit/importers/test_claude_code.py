@@ -233,6 +233,25 @@ def test_copies_without_ids_are_not_counted_and_named(write: Write) -> None:
     assert ["not counted" in each.reason for each in rejected] == [True]
 
 
+def test_what_a_tool_gave_back_is_no_word_of_the_client(write: Write) -> None:
+    quoted = "Base directory for this skill, [Request interrupted by user], <command-name>/x</command-name>"
+    results = [{"type": "tool_result", "content": quoted}, {"type": "tool_result", "content": '{"tool_reference": 1}'}]
+    texts = [{"type": "tool_result", "content": [{"type": "text", "text": quoted}]}]
+    said = [*results, {"type": "text", "text": "[Request interrupted by user for tool use]"}]
+    path = write(
+        prompt("u1", None, 0),
+        answer("a1", "u1", 4, "m1", usage(0, 900)),
+        prompt("u2", "a1", 10, message={"content": results}, toolUseResult={"stdout": quoted}),
+        prompt("u3", "u2", 10, message={"content": texts}),
+        answer("a2", "u3", 14, "m2", usage(900, 50)),
+        prompt("u4", "a2", 20, message={"content": said}),
+        answer("a3", "u4", 24, "m3", usage(950, 50)),
+    )
+    _, first, second = calls_of(path)
+    assert "since" not in (first.facts or {})
+    assert (second.facts or {})["since"] == ["interrupt"]
+
+
 def test_what_happened_between_two_calls(write: Write) -> None:
     path = write(
         prompt("u1", None, 0, permissionMode="plan"),

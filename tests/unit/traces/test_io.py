@@ -8,12 +8,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from traces.errors import MalformedRow, UnreadableInput
 from traces.io import Rejected, find, parse, read, read_request, write
