@@ -1,10 +1,12 @@
-"""The engine beside Hugging Face transformers: same machine, same weights, same dtype, same prompts, one run.
+"""The engine beside Hugging Face transformers: same machine, same weights, same prompts, one run.
 
     python tests/bench/bench_engine.py                 prefill 1k, 4k, 7k; decode 1, 4, 8; warm and cold first token
     python tests/bench/bench_engine.py --lengths 1000 --repeat 1 --prefix 1024     a first look
+    python tests/bench/bench_engine.py --bfloat16      transformers in bfloat16 too, where the engine takes float32
 
-Both take turns, so that a busy minute hits both; figures are medians. The last column is the share of what this machine
-can do at all: its products of the model's own shapes for prefill, its reading of the weights from memory for decode.
+All take turns, so that a busy minute hits each; figures are medians, the ratio is to transformers in the engine's own
+dtype. `fast` is `serve --fast`. The last column is the share of what this machine can do at all: its products of the
+model's own shapes for prefill, its reading of the weights from memory for decode.
 """
 
 import argparse
@@ -14,7 +16,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from localmodel.engine.threads import Pace, wait_briefly
 
@@ -23,8 +25,10 @@ wait_briefly()
 import torch  # noqa: E402
 
 from localmodel.engine.attention import Span  # noqa: E402
+from localmodel.engine.backend import Backend  # noqa: E402
 from localmodel.engine.cache.identity import PAGE_TOKENS  # noqa: E402
 from localmodel.engine.config import ModelConfig  # noqa: E402
+from localmodel.engine.fast import FastBackend  # noqa: E402
 from localmodel.engine.fetch import default_model  # noqa: E402
 from localmodel.engine.model import PagedModel  # noqa: E402
 from localmodel.engine.weights import Weights, load  # noqa: E402
@@ -34,44 +38,60 @@ NEW = 64
 CHUNK = 512
 DECODED = 24
 CONTEXT = 128
+ENGINE, TRANSFORMERS, BFLOAT16 = "engine", "transformers", "transformers bfloat16"
 
 
 @dataclass(frozen=True)
-class Row:
-    """One measurement: medians of both, the machine's limit, and in what unit."""
+class Task:
+    """A row of the table: what each side does, how many tokens that is (0: seconds count), the machine's limit."""
 
     name: str
-    ours: float
-    theirs: float
-    limit: float | None
-    unit: str
+    act: Callable[["Side"], float]
+    tokens: int = 0
+    limit: float | None = None
 
-    @property
-    def text(self) -> str:
-        """A line of the table; the ratio is above 1 where the engine is faster."""
-        faster = self.theirs / self.ours if self.unit == "s" else self.ours / self.theirs
-        share = "" if self.limit is None else f"{100 * self.ours / self.limit:6.0f} %"
-        return f"{self.name:<28}{self.ours:>10.2f}{self.theirs:>14.2f} {self.unit:<6}{faster:>6.2f} x {share}"
+
+class Side(Protocol):
+    """An engine that is measured; all give seconds."""
+
+    def prefill(self, tokens: list[int]) -> float:
+        """Compute all tokens."""
+        ...
+
+    def again(self, tokens: list[int], prefix: int) -> float:
+        """Compute tokens[prefix:] behind a prefix that is cached."""
+        ...
+
+    def decode(self, batch: int, steps: int) -> float:
+        """So many steps of a batch, behind a context of 128 tokens each."""
+        ...
 
 
 class Ours:
     """The engine's forward pass in the scheduler's chunks and at its pace."""
 
-    def __init__(self, weights: Weights) -> None:
-        self.model = PagedModel(weights)
+    def __init__(self, weights: Weights, backend: Backend | None = None) -> None:
+        self.model = PagedModel(weights, backend)
         self.pace = Pace(torch.get_num_threads(), torch.set_num_threads)
         self.vocab = weights.config.vocab
         self.kv = self.model.new_kv(weights.config.context // PAGE_TOKENS + max(BATCHES) * 16)
 
-    def prefill(self, tokens: list[int], start: int = 0) -> None:
-        """Compute tokens[start:]; those before it are in the pages already."""
+    def prefill(self, tokens: list[int]) -> float:
+        """See Side."""
+        return seconds(lambda: self._compute(tokens, 0))
+
+    def again(self, tokens: list[int], prefix: int) -> float:
+        """See Side. The pages of the prefix are left from `prefill`."""
+        return seconds(lambda: self._compute(tokens, prefix))
+
+    def _compute(self, tokens: list[int], start: int) -> None:
         table = range(-(-len(tokens) // PAGE_TOKENS))
         for first in range(start, len(tokens), CHUNK):
             last = min(first + CHUNK, len(tokens))
             self.model.forward([Span(tokens[first:last], first, table, int(last == len(tokens)))], self.kv)
 
     def decode(self, batch: int, steps: int) -> float:
-        """Seconds of so many steps of a batch, behind a context of 128 tokens each."""
+        """See Side."""
         pages = -(-(CONTEXT + steps) // PAGE_TOKENS)
         tables = [range(number * pages, (number + 1) * pages) for number in range(batch)]
         for table in tables:
@@ -89,17 +109,28 @@ class Theirs:
     def __init__(self, weights: Weights) -> None:
         import transformers
 
-        self.vocab = weights.config.vocab
-        self.model = peer(transformers, weights)
+        self.model, self.vocab = peer(transformers, weights), weights.config.vocab
+        self.past: Any = None
 
-    def prefill(self, tokens: list[int], past: Any = None) -> Any:
-        """Compute the tokens behind `past`; the cache afterwards."""
+    def prefill(self, tokens: list[int]) -> float:
+        """See Side."""
+        return seconds(lambda: self._compute(tokens, None))
+
+    def again(self, tokens: list[int], prefix: int) -> float:
+        """See Side. The cache of the prefix is made once."""
+        if self.past is None:
+            self.past = self._compute(tokens[:prefix], None)
+        taken = seconds(lambda: self._compute(tokens[prefix:], self.past))
+        self.past.crop(prefix - len(tokens))
+        return taken
+
+    def _compute(self, tokens: list[int], past: Any) -> Any:
         with torch.inference_mode():
             sent = torch.tensor([tokens])
             return self.model(sent, past_key_values=past, use_cache=True, logits_to_keep=1).past_key_values
 
     def decode(self, batch: int, steps: int) -> float:
-        """As `Ours.decode`."""
+        """See Side."""
         with torch.inference_mode():
             first = torch.tensor([prompt(CONTEXT, self.vocab)] * batch)
             past = self.model(first, use_cache=True, logits_to_keep=1).past_key_values
@@ -149,13 +180,6 @@ def seconds(act: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
-def turns(ours: Callable[[], float], theirs: Callable[[], float], repeat: int) -> tuple[float, float]:
-    """Medians of both, taken in turns after one run of each that does not count."""
-    ours(), theirs()
-    pairs = [(ours(), theirs()) for _ in range(repeat)]
-    return statistics.median(one for one, _ in pairs), statistics.median(two for _, two in pairs)
-
-
 def product_speed(weights: Weights) -> float:
     """FLOP/s of this machine's best product of the model's largest shape."""
     gate_up = weights.tensors["0.gate_up"]
@@ -178,45 +202,53 @@ def prefill_limit(config: ModelConfig, length: int, flops: float) -> float:
     return flops / (2 * matrices + 2 * length * config.heads * config.head_dim * config.layers)
 
 
-def measure(lengths: list[int], prefix: int, repeat: int) -> list[Row]:
-    """All rows; the two models are in memory together."""
-    weights = load(default_model())
-    ours, theirs, config = Ours(weights), Theirs(weights), weights.config
+def tasks(weights: Weights, lengths: list[int], prefix: int) -> list[Task]:
+    """The rows of the table."""
+    config = weights.config
     flops, bandwidth = product_speed(weights), read_speed()
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {ours.model.dtype_name}; this machine: "
-          f"{flops / 1e9:.0f} GFLOP/s in products, {bandwidth / 1e9:.1f} GB/s from memory")  # fmt: skip
-    rows = []
-    for length in lengths:
-        tokens = prompt(length, config.vocab)
-        a, b = turns(*computing(ours, theirs, tokens), repeat)
-        rows.append(Row(f"prefill {length}", length / a, length / b, prefill_limit(config, length, flops), "tok/s"))
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {weights.tensors['embed'].dtype}; this "
+          f"machine: {flops / 1e9:.0f} GFLOP/s in products, {bandwidth / 1e9:.1f} GB/s from memory")  # fmt: skip
     size = sum(one.numel() * one.element_size() for one in weights.tensors.values())
-    for batch in BATCHES:
-        a, b = turns(partial(ours.decode, batch, DECODED), partial(theirs.decode, batch, DECODED), repeat)
-        made = batch * DECODED
-        rows.append(Row(f"decode, batch {batch}", made / a, made / b, batch * bandwidth / size, "tok/s"))
-    return rows + first_tokens(ours, theirs, prefix, repeat)
-
-
-def computing(ours: Ours, theirs: Theirs, tokens: list[int]) -> tuple[Callable[[], float], Callable[[], float]]:
-    """Both ways to compute `tokens` from nothing, timed."""
-    return partial(seconds, partial(ours.prefill, tokens)), partial(seconds, partial(theirs.prefill, tokens))
-
-
-def first_tokens(ours: Ours, theirs: Theirs, prefix: int, repeat: int) -> list[Row]:
-    """Seconds to the first token of prefix + 64 tokens: everything computed, and the prefix cached."""
-    tokens = prompt(prefix + NEW, ours.vocab)
-    cold = turns(*computing(ours, theirs, tokens), repeat)
-    past = theirs.prefill(tokens[:prefix])
-
-    def again() -> float:
-        taken = seconds(lambda: theirs.prefill(tokens[prefix:], past))
-        past.crop(-NEW)
-        return taken
-
-    warm = turns(lambda: seconds(lambda: ours.prefill(tokens, prefix)), again, repeat)
+    tokens = prompt(prefix + NEW, config.vocab)
     name = f"first token, {prefix} + {NEW}"
-    return [Row(f"{name}, cold", *cold, None, "s"), Row(f"{name}, warm", *warm, None, "s")]
+    return [
+        *(Task(f"prefill {length}", partial(_prefill, prompt(length, config.vocab)), length,
+               prefill_limit(config, length, flops)) for length in lengths),
+        *(Task(f"decode, batch {batch}", partial(_decode, batch), batch * DECODED, batch * bandwidth / size)
+          for batch in BATCHES),
+        Task(f"{name}, cold", partial(_prefill, tokens)),
+        Task(f"{name}, warm", partial(_again, tokens, prefix)),
+    ]  # fmt: skip
+
+
+def _prefill(tokens: list[int], side: Side) -> float:
+    return side.prefill(tokens)
+
+
+def _again(tokens: list[int], prefix: int, side: Side) -> float:
+    return side.again(tokens, prefix)
+
+
+def _decode(batch: int, side: Side) -> float:
+    return side.decode(batch, DECODED)
+
+
+def line(task: Task, sides: dict[str, Side], repeat: int) -> str:
+    """Measure all sides in turns, after one run of each that does not count, and write a row of the table.
+
+    transformers in bfloat16 is run once only: it takes minutes where the CPU does not multiply it itself.
+    """
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(repeat + 1):
+        for name, side in sides.items():
+            if name != BFLOAT16 or turn == 1:
+                found[name].append(task.act(side))
+    medians = {name: statistics.median(taken[1:] or taken) for name, taken in found.items()}
+    figures = {name: task.tokens / taken if task.tokens else taken for name, taken in medians.items()}
+    cells = "".join(f"{figure:>{max(12, len(name) + 2)}.2f}" for name, figure in figures.items())
+    share = "" if task.limit is None else f"{100 * figures[ENGINE] / task.limit:6.0f} %"
+    ratio = medians[TRANSFORMERS] / medians[ENGINE]
+    return f"{task.name:<28}{cells} {'tok/s' if task.tokens else 's':<6}{ratio:>6.2f} x {share}"
 
 
 def main() -> None:
@@ -225,12 +257,18 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 4096, 7168])
     parser.add_argument("--prefix", type=int, default=4096)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--bfloat16", action="store_true")
     asked = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)  # transformers renames the argument of the cache
-    rows = measure(asked.lengths, asked.prefix, asked.repeat)
-    print(f"{'':<28}{'engine':>10}{'transformers':>14}{'':<7}{'faster':>8} of limit")
-    for row in rows:
-        print(row.text)
+    weights = load(default_model())
+    sides: dict[str, Side] = {ENGINE: Ours(weights), TRANSFORMERS: Theirs(weights)}
+    sides["engine, fast"] = Ours(weights, FastBackend())
+    if asked.bfloat16:
+        sides[BFLOAT16] = Theirs(load(default_model(), dtype=torch.bfloat16))
+    rows = tasks(weights, asked.lengths, asked.prefix)
+    print(" " * 28 + "".join(f"{name:>{max(12, len(name) + 2)}}" for name in sides) + f"{'faster':>16} of limit")
+    for task in rows:
+        print(line(task, sides, asked.repeat), flush=True)
 
 
 if __name__ == "__main__":
