@@ -9,9 +9,11 @@ from types import FrameType
 import uvicorn
 
 from localmodel.engine.threads import wait_passively
+from localmodel.rules.types import CacheState
 from localmodel.server.app import application
 from localmodel.server.clock import monotonic_clock
 from localmodel.server.errors import BadSettings
+from localmodel.server.kept import PAGES, Kept
 from localmodel.server.ledger import Ledger
 from localmodel.server.model import Backend
 from localmodel.server.record import Recorder
@@ -29,13 +31,24 @@ def build(settings: Settings, limits: Limits | None = None, backend: Backend | N
 
     Raises `BadSettings`, one line: option, fact, remedy.
     """
-    books = Ledger(ruleset(settings.rules, settings.sets), monotonic_clock())
+    rules, clock = ruleset(settings.rules, settings.sets), monotonic_clock()
     recorder = Recorder(settings.record) if settings.record else None
-    return Service(settings, limits or Limits(), backend or backend_of(settings), books, recorder)
+    kept = Kept(settings.kv) if settings.kv else None
+    backend = backend or backend_of(settings)
+    state = CacheState()
+    if kept is not None:
+        state = kept.enter({**backend.identity, "rules": rules.base.digest}, _rules_words(settings), clock())
+        for line in kept.said:
+            print(f"cachewright: {line}", file=sys.stderr, flush=True)
+    return Service(settings, limits or Limits(), backend, Ledger(rules, clock, state, kept), recorder)
+
+
+def _rules_words(settings: Settings) -> str:
+    return " ".join([settings.rules, *(f"--set {one}" for one in settings.sets)])
 
 
 def backend_of(settings: Settings) -> Backend:
-    """The model behind `--model`. Raises `BadSettings`."""
+    """The model behind `--model`, with its pages in the folder of `--kv` where there is one. Raises `BadSettings`."""
     if settings.model == SCRIPTED:
         return ScriptedBackend(read_script(settings.script) if settings.script else None)
     if settings.script is not None:
@@ -48,7 +61,8 @@ def backend_of(settings: Settings) -> Backend:
             f"--model {settings.model}: needs the package {error.name}, which is not installed; "
             "pip install 'cachewright[local]', or use --model scripted"
         ) from None
-    return open_backend(settings.model)
+    return open_backend(settings.model, pages=None if settings.kv is None else settings.kv / PAGES,
+                        disk_bytes=round(settings.kv_gib * 2**30))  # fmt: skip
 
 
 def listen(host: str, port: int) -> socket.socket:

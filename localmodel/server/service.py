@@ -116,10 +116,11 @@ class Service:
         return self.metrics.text(waiting=gate.waiting, running=gate.running, entries=self.ledger.entries, pages=pages)
 
     def close(self) -> None:
-        """Close the record and the backend; called when no request is open any more."""
+        """Close the record, the backend and the books; called when no request is open any more."""
         if self.recorder is not None:
             self.recorder.close()
         self.backend.close()
+        self.ledger.close()  # last: it unlocks the folder that the backend's pages lie in
 
     async def _accept(self, request: Request, dialect: Dialect) -> Turn:
         key = reading.authorised(request, self.settings.api_keys)

@@ -26,6 +26,8 @@ class Settings(BaseModel):
     api_keys: list[str] = Field(default_factory=list)
     script: Path | None = None
     record: Path | None = None
+    kv: Path | None = None
+    kv_gib: float = Field(default=8.0, gt=0, le=2**20)
 
 
 @dataclass(frozen=True, slots=True)
