@@ -55,10 +55,14 @@ class Kept:
             raise BadSettings(f"--kv {folder}: cannot be used: {error.strerror}; give a folder of your own") from None
         except sqlite3.Error as error:
             if (error.sqlite_errorcode & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise BadSettings(f"--kv {folder}: another server uses it; stop that one or give another folder") from None
+                raise BadSettings(
+                    f"--kv {folder}: another server uses it; stop that one or give another folder"
+                ) from None
             if not isinstance(error, _Damaged) and (error.sqlite_errorcode & 0xFF) not in _BAD_FILE:
                 raise BadSettings(f"--kv {folder}: state.db cannot be used: {error}; give another folder") from None
-            self.said.append(f"--kv {folder}: state.db {_reason(error)}; set aside as {_DAMAGED}, nothing of it is used")
+            self.said.append(
+                f"--kv {folder}: state.db {_reason(error)}; set aside as {_DAMAGED}, nothing of it is used"
+            )
             self._db = self._anew()
 
     def _anew(self) -> sqlite3.Connection:

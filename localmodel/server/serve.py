@@ -4,6 +4,8 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack, closing
+from datetime import datetime
 from types import FrameType
 
 import uvicorn
@@ -17,7 +19,7 @@ from localmodel.server.kept import PAGES, Kept
 from localmodel.server.ledger import Ledger
 from localmodel.server.model import Backend
 from localmodel.server.record import Recorder
-from localmodel.server.ruleset import ruleset
+from localmodel.server.ruleset import ServedRules, ruleset
 from localmodel.server.scripted import ScriptedBackend, read_script
 from localmodel.server.service import Service
 from localmodel.server.settings import Limits, Settings
@@ -33,18 +35,21 @@ def build(settings: Settings, limits: Limits | None = None, backend: Backend | N
     """
     rules, clock = ruleset(settings.rules, settings.sets), monotonic_clock()
     recorder = Recorder(settings.record) if settings.record else None
-    kept = Kept(settings.kv) if settings.kv else None
-    backend = backend or backend_of(settings)
-    state = CacheState()
-    if kept is not None:
-        state = kept.enter({**backend.identity, "rules": rules.base.digest}, _rules_words(settings), clock())
-        for line in kept.said:
-            print(f"cachewright: {line}", file=sys.stderr, flush=True)
+    with ExitStack() as until_ready:
+        kept = until_ready.enter_context(closing(Kept(settings.kv))) if settings.kv else None
+        backend = backend or backend_of(settings)
+        state = CacheState() if kept is None else _entered(kept, backend, rules, settings, clock())
+        until_ready.pop_all()
     return Service(settings, limits or Limits(), backend, Ledger(rules, clock, state, kept), recorder)
 
 
-def _rules_words(settings: Settings) -> str:
-    return " ".join([settings.rules, *(f"--set {one}" for one in settings.sets)])
+def _entered(kept: Kept, backend: Backend, rules: ServedRules, settings: Settings, now: datetime) -> CacheState:
+    """The entries that a folder holds of this model under these rules; what was found there is told."""
+    words = " ".join([settings.rules, *(f"--set {one}" for one in settings.sets)])
+    state = kept.enter({**backend.identity, "rules": rules.base.digest}, words, now)
+    for line in kept.said:
+        print(f"cachewright: {line}", file=sys.stderr, flush=True)
+    return state
 
 
 def backend_of(settings: Settings) -> Backend:

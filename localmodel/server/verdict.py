@@ -176,9 +176,7 @@ def _entry(
     return prompt.ends[boundary]
 
 
-def _longest_left(
-    prompt: Prompt, outcome: Outcome, before: CacheState, memory: Memory
-) -> tuple[int, Sent | None]:
+def _longest_left(prompt: Prompt, outcome: Outcome, before: CacheState, memory: Memory) -> tuple[int, Sent | None]:
     """The longest prefix with an entry (block, -1: none), and who wrote it: nobody known where that was before the
     start of this process."""
     boundary, writer = memory.longest_written(prompt) or (-1, None)

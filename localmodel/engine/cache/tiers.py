@@ -55,7 +55,7 @@ class PageBytes(Protocol):
         """The tokens of the page stored after `parent` that shares the longest start with `wanted`, if any does."""
 
     def save(self, key: PageKey, read: Callable[[], Payload]) -> Refusal | None:
-        """Have the page where it survives this process, as far as there is such a place; read only if it is not there."""
+        """Have the page where it survives this process, if there is such a place; read it only if it is not there."""
 
     def used(self, keys: Sequence[bytes]) -> None:
         """Pages of these identities, first to last of one prompt, have been used without asking here."""

@@ -207,9 +207,7 @@ def test_host_memory_is_bounded_and_spills(tmp_path: Path) -> None:
 class Engine:
     """A slab of bytes and the cache over it."""
 
-    def __init__(
-        self, pages: int, tier: PageBytes, identify: Identify = blake2b_256, *, lasting: bool = False
-    ) -> None:
+    def __init__(self, pages: int, tier: PageBytes, identify: Identify = blake2b_256, *, lasting: bool = False) -> None:
         self.slab = [bytes(8)] * pages
         self.events: list[Event] = []
         self.reads = 0
