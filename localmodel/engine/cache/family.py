@@ -56,6 +56,8 @@ class Family:
         children = self._after.get(parent)
         if children is None:
             return None
+        if wanted in children.named:
+            return wanted
         place = bisect_left(children.order, wanted)
         near = children.order[max(0, place - 1) : place + 1]
         best = max(near, key=lambda one: common(one, wanted))

@@ -93,6 +93,8 @@ def unpack_tokens(data: bytes, count: int) -> Tokens:
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
     """How many tokens two sequences share at their start."""
+    if a == b:
+        return len(a)
     for i, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return i
