@@ -68,8 +68,8 @@ class Parts:
 class Engine:
     """See the module. `counts` (pages by state) and `computed` (tokens of prompts) are those after the latest step.
 
-    Pages go to `disk`, where there is one, as they are computed, one a step and the rest whenever there is nothing else
-    to do; `close` sees to all of them.
+    Pages go to `disk`, where there is one, as they are computed: one a step, the rest whenever there is nothing else to
+    do, all that are left in `close`. `unsaved` is the number of pages that a killed process would lose.
     """
 
     parts: Parts
@@ -80,10 +80,10 @@ class Engine:
     tier: HostTier = field(init=False)
     counts: Counts = field(init=False)
     computed: int = 0
+    unsaved: int = 0
     _inbox: "deque[Callable[[], None]]" = field(default_factory=deque)
     _wake: threading.Condition = field(default_factory=threading.Condition)
     _stopping: bool = False
-    _unsaved: int = 0
     _refused: int = 0
     _broken: Exception | None = None
     _thread: threading.Thread = field(init=False)
@@ -183,7 +183,7 @@ class Engine:
     def _turns(self) -> None:
         while True:
             with self._wake:
-                while not (self._inbox or self._stopping or self._unsaved) and self.scheduler.idle:
+                while not (self._inbox or self._stopping or self.unsaved) and self.scheduler.idle:
                     self._wake.wait()
                 if self._stopping:
                     return
@@ -192,7 +192,7 @@ class Engine:
             for act in acts:
                 act()
             self.scheduler.step()
-            self._unsaved = self.scheduler.cache.save(1)
+            self.unsaved = self.scheduler.cache.save(1)
             self._tell_refusals()
             # One reference, replaced as a whole: who reads it elsewhere sees figures that add up.
             self.counts, self.computed = self.scheduler.counts, self.scheduler.computed

@@ -88,12 +88,9 @@ class DiskTier:
         return self._family.nearest(parent, wanted)
 
     def save(self, key: PageKey, read: Callable[[], Payload]) -> Refusal | None:
-        """`put`, reading the page only where the file is not there yet."""
-        name = _name(key)
-        if name in self._sizes and _same(self._folder / name, key):
-            self._touch(name)
-            return None
-        return self.put(key, read())
+        """`put`, reading the page only where no sound file is there: what was computed anew heals a damaged one."""
+        found = self.get(key)
+        return self.put(key, read()) if found is None or isinstance(found, Refusal) else None
 
     def used(self, keys: Sequence[bytes]) -> None:
         """Count a use of these pages of one prompt; the order of files that were used together is last to first."""

@@ -130,12 +130,15 @@ class PageStore:
         return len(self._unsaved)
 
     def flush(self) -> int:
-        """Save every page of the index in the tier; how many are there afterwards, 0 without a tier."""
+        """Save every page of the index in the tier; how many are there afterwards, 0 without a tier.
+
+        Where the tier is lasting, all but the unsaved ones are there, or it had no room for them.
+        """
         offload = self._offload
         if offload is None:
             return 0
         nodes = list(self.index.nodes())
-        for node in nodes:
+        for node in list(self._unsaved) if offload.lasting else nodes:
             self._save(offload, node)
         offload.tier.flush()
         return sum(node.key() in offload.tier for node in nodes)
