@@ -253,9 +253,9 @@ def _choice(choice: object, tools: dict[str, JsonObject]) -> str | tuple[str, st
     kind = choice.get("type") if isinstance(choice, dict) else "auto"
     if kind == "tool" and isinstance(choice, dict):
         name = choice.get("name")
-        if name not in tools:
+        if not isinstance(name, str) or name not in tools:
             raise BadRequest(f"tool_choice: tool {str(name)[:80]!r} is not among the tools", "tool_choice")
-        return "tool", str(name)
+        return "tool", name
     if kind == "any" and not tools:
         raise BadRequest("tool_choice: may only be specified while providing tools", "tool_choice")
     return kind if kind in ("any", "none") else "auto"

@@ -40,6 +40,7 @@ HOSTILE = (
     b'{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[[[{"type":"text"}]]]}]}',
     b'{"model":"m","max_tokens":-1,"messages":"x","tools":{"a":1}}',
     b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"text","text":{}}]}],"tools":[{}]}',
+    b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"x"}],"tool_choice":{"type":"tool","name":{}}}',
     b'{"model":"m","input":[{"type":"function_call_output"},{"role":7}],"tools":[null]}',
 )  # fmt: skip
 
