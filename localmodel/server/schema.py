@@ -6,14 +6,21 @@ order of its keys is part of what a cache sees.
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from localmodel.server import shapes
 from localmodel.server.errors import BadRequest
 from traces.schema import JsonObject
 
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
-_Count = Annotated[int, Field(ge=0, le=2**31)]
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: to a JSON schema, and to clients that keep floats, 16.0 is an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_Count = Annotated[int, Field(ge=0, le=2**31), BeforeValidator(_whole)]
 _Instructions = Annotated[str | list[Any], WithJsonSchema(shapes.PARTS)]
 
 

@@ -5,11 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from slabs import ROOT, Engine
 
-from localmodel.engine.cache.core import KVCache
 from localmodel.engine.cache.disk import DiskTier
-from localmodel.engine.cache.identity import PAGE_TOKENS, Chain, Identify, PageKey, Root, Tokens, blake2b_256, layout_id
-from localmodel.engine.cache.store import Event, Offload
+from localmodel.engine.cache.identity import PAGE_TOKENS, Chain, PageKey, Root, Tokens, blake2b_256, layout_id
 from localmodel.engine.cache.tiers import (
     HEADER_BYTES,
     HostTier,
@@ -20,7 +19,6 @@ from localmodel.engine.cache.tiers import (
     unpack_page,
 )
 
-ROOT = Root("weights", "tokenizer", "template", "bf16", "layout", "exact", "tenant")
 PAYLOAD = bytes(range(256))
 FILE_BYTES = HEADER_BYTES + len(PAYLOAD)
 
@@ -204,39 +202,6 @@ def test_host_memory_is_bounded_and_spills(tmp_path: Path) -> None:
     assert reason(HostTier(10).put(a, PAYLOAD)) == "no_room"
 
 
-class Engine:
-    """A slab of bytes and the cache over it."""
-
-    def __init__(self, pages: int, tier: PageBytes, identify: Identify = blake2b_256, *, lasting: bool = False) -> None:
-        self.slab = [bytes(8)] * pages
-        self.events: list[Event] = []
-        self.reads = 0
-        offload = Offload(tier, self._read, self._write, lasting)
-        self.cache = KVCache(pages, offload=offload, identify=identify, on_event=self.events.append, paranoid=True)
-
-    def _read(self, page: int) -> Payload:
-        self.reads += 1
-        return self.slab[page]
-
-    def _write(self, page: int, payload: Payload) -> None:
-        self.slab[page] = bytes(payload)
-
-    def run(self, prompt: list[int], root: Root = ROOT) -> tuple[int, int]:
-        """Compute a prompt; (tokens reused, of which restored). The KV of a page is its whole prefix."""
-        with self.cache.lease(root, prompt) as lease:
-            for i in range(lease.matched // PAGE_TOKENS):
-                assert self.slab[lease.pages[i]] == self.kv(root, prompt, i)
-            lease.reserve()
-            for i in range(lease.matched // PAGE_TOKENS, len(prompt) // PAGE_TOKENS):
-                self.slab[lease.pages[i]] = self.kv(root, prompt, i)
-            lease.commit(len(prompt))
-            return lease.matched, lease.restored
-
-    @staticmethod
-    def kv(root: Root, prompt: list[int], i: int) -> bytes:
-        return repr((root.namespace, prompt[: (i + 1) * PAGE_TOKENS])).encode()
-
-
 def test_evicted_pages_come_back_and_count_as_reused(tmp_path: Path) -> None:
     engine = Engine(4, HostTier(10**6))
     prompt, other = list(range(50)), list(range(500, 564))
@@ -282,45 +247,6 @@ def test_a_tail_on_disk_gives_way_to_the_longer_page_that_begins_with_it(tmp_pat
         assert len(list(tmp_path.iterdir())) == -(-length // 16)
     again = Engine(8, DiskTier(tmp_path, 10**6))
     assert again.run(list(range(40))) == (35, 35)
-
-
-def test_pages_are_saved_as_they_come_and_once(tmp_path: Path) -> None:
-    """What a killed process leaves: everything that `save` had the time for, in the order in which it is of use."""
-    disk = DiskTier(tmp_path, 10**6)
-    engine = Engine(16, disk, lasting=True)
-    prompt = list(range(100))
-    engine.run(prompt)
-    assert len(disk) == 0
-    assert [engine.cache.save(3), len(disk), engine.cache.save(2), len(disk)] == [4, 3, 2, 5]
-    assert Engine(16, DiskTier(tmp_path, 10**6)).run(prompt) == (80, 80)
-    assert [engine.cache.save(9), engine.cache.save(9), len(disk)] == [0, 0, 7]
-    reads = engine.reads
-    assert (engine.cache.flush(), engine.reads) == (7, reads), "what is there is not read again"
-    assert Engine(16, DiskTier(tmp_path, 10**6)).run(prompt) == (100, 100)
-
-
-def test_a_page_evicted_before_it_was_saved_is_saved_then(tmp_path: Path) -> None:
-    engine = Engine(4, HostTier(10**6, DiskTier(tmp_path, 10**6)), lasting=True)
-    engine.run(list(range(64)))
-    engine.run(list(range(500, 564)))
-    assert engine.cache.save(9) == 0
-    for prompt in (list(range(64)), list(range(500, 564))):
-        assert Engine(4, DiskTier(tmp_path, 10**6)).run(prompt) == (64, 64)
-
-
-def test_the_disk_drops_ends_of_prompts_before_their_beginnings(tmp_path: Path) -> None:
-    engine = Engine(16, DiskTier(tmp_path, 8 * (HEADER_BYTES + 400)), lasting=True)
-    one, two = list(range(96)), list(range(500, 548))
-    engine.run(one)
-    engine.cache.save(99)
-    engine.run(two)
-    engine.run(two)
-    engine.run(one[:33])  # in memory, but the disk is told
-    engine.cache.save(99)
-    again = Engine(16, DiskTier(tmp_path, 8 * (HEADER_BYTES + 400)))
-    assert again.run(two) == (48, 48)
-    reused, _ = again.run(one)
-    assert 33 <= reused < 96 and reused % 16 == 0
 
 
 def test_pages_survive_a_restart_and_only_for_the_same_root(tmp_path: Path) -> None:
