@@ -23,6 +23,7 @@ from localmodel.server.render import caller, render
 from localmodel.server.ruleset import ruleset
 from localmodel.server.scripted import ScriptedBackend
 
+ROOT = Path(__file__).parents[3]
 START = datetime(2026, 11, 29, tzinfo=UTC)
 WORLD = {"model": "m", "weights": "w1", "rules": "r1"}
 KEY = (b"c" * 16, b"s" * 16)
@@ -282,7 +283,7 @@ for number in range(10**6):
 
 @pytest.mark.parametrize("lines", [1, 40, 700])
 def test_a_process_killed_while_writing_leaves_whole_calls(tmp_path: Path, lines: int) -> None:
-    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
         for _ in range(lines):
             process.stdout.readline()
