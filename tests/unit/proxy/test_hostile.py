@@ -111,7 +111,7 @@ def test_heads_without_end_and_clients_that_stall(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "zstd", "deflate"])
-@pytest.mark.parametrize("body", [b"", b"\x00\xff not packed", gzip.compress(b"{}" * 500)[:-9] + b"\x00" * 9])
+@pytest.mark.parametrize("body", [b"", b"\x00\xff not packed", gzip.compress(b"{}" * 500, mtime=0)[:-9] + b"\x00" * 9])
 def test_damaged_codings_pass_and_are_noted(tmp_path: Path, coding: str, body: bytes) -> None:
     got: list[bytes] = []
 
