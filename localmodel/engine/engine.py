@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from localmodel.engine.cache.core import KVCache
+from localmodel.engine.cache.disk import DiskTier
 from localmodel.engine.cache.identity import PAGE_TOKENS, Root
 from localmodel.engine.cache.pages import Counts
 from localmodel.engine.cache.store import Offload
@@ -66,27 +67,35 @@ class Parts:
 
 @dataclass(slots=True, eq=False)
 class Engine:
-    """See the module. `counts` (pages by state) and `computed` (tokens of prompts) are those after the latest step."""
+    """See the module. `counts` (pages by state) and `computed` (tokens of prompts) are those after the latest step.
+
+    Pages go to `disk`, where there is one, as they are computed: one a step, the rest whenever there is nothing else to
+    do, all that are left in `close`. `unsaved` is the number of pages that a killed process would lose.
+    """
 
     parts: Parts
     sizes: Sizes
+    disk: DiskTier | None = None
     guides: Guides = field(init=False)
     scheduler: Scheduler = field(init=False)
     tier: HostTier = field(init=False)
     counts: Counts = field(init=False)
     computed: int = 0
+    unsaved: int = 0
     _inbox: "deque[Callable[[], None]]" = field(default_factory=deque)
     _wake: threading.Condition = field(default_factory=threading.Condition)
     _stopping: bool = False
+    _refused: int = 0
     _broken: Exception | None = None
     _thread: threading.Thread = field(init=False)
 
     def __post_init__(self) -> None:
         parts, sizes = self.parts, self.sizes
         self.guides = Guides(parts.tokenizer, parts.model.config.vocab)
-        self.tier = HostTier(sizes.host_bytes)
+        self.tier = HostTier(sizes.host_bytes, self.disk)
         kv = parts.model.new_kv(sizes.pages)
-        offload = Offload(self.tier, kv.read, kv.write) if sizes.host_bytes else None
+        lasting = self.disk is not None
+        offload = Offload(self.tier, kv.read, kv.write, lasting) if sizes.host_bytes or lasting else None
         cache = KVCache(sizes.pages, offload=offload, paranoid=sizes.paranoid)
         self.scheduler = Scheduler(parts.model, kv, cache, sizes.budget, sizes.batch)
         self.counts = cache.counts
@@ -141,7 +150,10 @@ class Engine:
         self._post(lambda: self.scheduler.cancel(job))
 
     def close(self) -> None:
-        """Stop after the step that is being computed. Jobs that are not over are told nothing more."""
+        """Stop after the step that is being computed, with all pages on disk where there is one.
+
+        Jobs that are not over are told nothing more.
+        """
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -161,6 +173,8 @@ class Engine:
     def _work(self) -> None:
         try:
             self._turns()
+            if self.disk is not None:
+                self.scheduler.cache.flush()
         except Exception as error:
             # What one request breaks ends in its listener; this is the account of pages or the scheduler itself.
             LOG.exception("the engine has stopped")
@@ -170,7 +184,7 @@ class Engine:
     def _turns(self) -> None:
         while True:
             with self._wake:
-                while not self._inbox and self.scheduler.idle and not self._stopping:
+                while not (self._inbox or self._stopping or self.unsaved) and self.scheduler.idle:
                     self._wake.wait()
                 if self._stopping:
                     return
@@ -179,8 +193,17 @@ class Engine:
             for act in acts:
                 act()
             self.scheduler.step()
+            self.unsaved = self.scheduler.cache.save(1)
+            self._tell_refusals()
             # One reference, replaced as a whole: who reads it elsewhere sees figures that add up.
             self.counts, self.computed = self.scheduler.counts, self.scheduler.computed
+
+    def _tell_refusals(self) -> None:
+        """A damaged page or a full disk costs time, not answers; but somebody should know."""
+        refused = self.scheduler.cache.refused
+        if self.disk is not None and refused.total() > self._refused:
+            self._refused = refused.total()
+            LOG.warning("pages that could not be stored or restored, and are computed instead: %s", dict(refused))
 
 
 def open_parts(path: Path, device: str | None = None, *, fast: bool = False) -> Parts:
@@ -224,7 +247,7 @@ def _free_memory() -> int:
         return 4 * 2**30
 
 
-def open_engine(path: Path, sizes: Sizes | None = None, *, fast: bool = False) -> Engine:
-    """The engine of a model on disk; `fast` and errors as `open_parts`."""
+def open_engine(path: Path, sizes: Sizes | None = None, disk: DiskTier | None = None, *, fast: bool = False) -> Engine:
+    """The engine of a model on disk, its pages kept in `disk` over restarts; `fast` and errors as `open_parts`."""
     parts = open_parts(path, fast=fast)
-    return Engine(parts, sizes or sizes_for(parts.model))
+    return Engine(parts, sizes or sizes_for(parts.model), disk)

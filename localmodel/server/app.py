@@ -1,7 +1,7 @@
 """The ASGI application: paths, prefixes, errors in the shape of the dialect that was spoken."""
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -137,7 +137,7 @@ class Pages:
 
     async def openapi(self, request: Request) -> Response:
         """`GET /openapi.json`."""
-        return _json(description())
+        return _json(description(keys_demanded=bool(self._service.settings.api_keys)))
 
 
 def _speaks_anthropic(request: Request) -> bool:
@@ -148,14 +148,14 @@ def _json(value: JsonObject, status: int = 200, headers: dict[str, str] | None =
     return Response(dump(value), status, headers, "application/json")
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _refused(request: Request, error: Exception, more: Mapping[str, str] | None = None) -> Response:
     """A refusal in the shape of the dialect that was spoken."""
     assert isinstance(error, ServerError)
     spoken: dialect.Dialect | None = getattr(request.state, "dialect", None)
     if spoken is None:
         spoken = anthropic.DIALECT if _speaks_anthropic(request) else chat.DIALECT
     name = f"req_{uuid4().hex[:24]}"
-    headers = {"request-id": name, "x-request-id": name}
+    headers = {"request-id": name, "x-request-id": name, **(more or {})}
     status = spoken.status(error)
     if status in (503, 529):
         headers["retry-after"] = "1"
@@ -169,7 +169,8 @@ async def _unrouted(request: Request, error: Exception) -> Response:
         404: NotFound(f"no such path: {path}"),
         405: WrongMethod(f"{request.method} is not allowed on {path}"),
     }
-    return await _refused(request, kinds.get(error.status_code, BadRequest(str(error.detail))))
+    # Its headers: a 405 must say what is allowed (RFC 9110).
+    return await _refused(request, kinds.get(error.status_code, BadRequest(str(error.detail))), error.headers)
 
 
 async def _broken(request: Request, error: Exception) -> Response:

@@ -2,27 +2,32 @@
 
 A call is planned by `localmodel.rules.step` at its start, when nobody knows yet when its response will begin. Its
 entries are therefore written as never readable and `started` settles them when the response really begins: after
-that, the state equals the one that `step` would have given had it known the moment.
+that, the state equals the one that `step` would have given had it known the moment. With `--kv` each settled change is
+written through to the folder, so that the next process goes on from it.
 """
 
+import logging
+import sqlite3
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from threading import Lock
 
+from localmodel.rules.plan import Updates
 from localmodel.rules.step import plan_of, send, step
 from localmodel.rules.types import CacheState, Entry, EntryKey, Outcome
 from localmodel.server.clock import Clock
 from localmodel.server.errors import BadRequest
+from localmodel.server.kept import FORGET_AFTER_S, Kept
 from localmodel.server.render import Caller
 from localmodel.server.ruleset import ServedRules
 from localmodel.server.usage import Counts, counts
 from localmodel.server.verdict import Memory, Sent, Verdict, judge, with_eviction
 from traces.schema import JsonObject, Prompt
 
+LOG = logging.getLogger("cachewright.serve")
 NEVER, LONG_AGO = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
-FORGET_AFTER_S = 3600
 SWEEP_EVERY = 256
 KEEP_ROWS, KEEP_KEYS, KEEP_BLOCKS = 1000, 64, 200_000
 
@@ -55,6 +60,7 @@ class Ledger:
     rules: ServedRules
     clock: Clock
     _state: CacheState = field(default_factory=CacheState)
+    kept: Kept | None = None
     _lock: Lock = field(default_factory=Lock)
     _tickets: deque[Ticket] = field(default_factory=lambda: deque(maxlen=KEEP_ROWS))
     _memories: "OrderedDict[str, Memory]" = field(default_factory=OrderedDict)
@@ -76,8 +82,10 @@ class Ledger:
             self._state = after
             planned = counts(outcome, prompt.total, outcome.read_tokens, self.rules.base.provider)
             ticket = Ticket(self._number, ident, api, who, prompt, outcome, verdict, sent, planned, at)
-            ticket.written = _unsettled(prompt, outcome, before, at)
+            left = _left(prompt, outcome, before, at)
+            ticket.written = tuple(key for key, entry in left if entry.readable_at == NEVER)
             self._tickets.append(ticket)
+            self._keep(key for key, _ in left)
             self._sweep(at)
             return ticket
 
@@ -113,6 +121,25 @@ class Ledger:
             new = change(old)
             entries = entries.remove(key) if new is None else entries.insert(key, new)
         self._state = CacheState(entries)
+        self._keep(ticket.written)
+
+    def _keep(self, keys: Iterable[EntryKey]) -> None:
+        """Write what has become of these entries to the folder; those that nobody can read yet are not settled."""
+        if self.kept is None:
+            return
+        found = [(key, self._state.entries.get(key)) for key in keys]
+        changed = [(key, entry) for key, entry in found if entry is not None and entry.readable_at != NEVER]
+        try:
+            self.kept.write(changed, [key for key, entry in found if entry is None])
+        except sqlite3.Error as error:
+            LOG.warning("entries are not kept for the next start any more: %s; calls are still served", error)
+            self.close()
+
+    def close(self) -> None:
+        """Close the folder, if there is one; no call is open any more."""
+        if self.kept is not None:
+            self.kept.close()
+            self.kept = None
 
     def rows(self, key: str) -> list[JsonObject]:
         """The latest calls of one API key as JSON objects, oldest first."""
@@ -157,12 +184,12 @@ class Ledger:
         for key in dead:
             entries = entries.remove(key)
         self._state = CacheState(entries)
+        self._keep(dead)
 
 
-def _unsettled(prompt: Prompt, outcome: Outcome, before: CacheState, at: datetime) -> tuple[EntryKey, ...]:
-    """Keys of the entries that this call leaves and nobody can read yet."""
-    _, updates = send(before.entries.get, plan_of(prompt, outcome.rules), at, NEVER)
-    return tuple(key for key, entry in updates if entry.readable_at == NEVER)
+def _left(prompt: Prompt, outcome: Outcome, before: CacheState, at: datetime) -> Updates:
+    """The entries that this call leaves, new or refreshed."""
+    return send(before.entries.get, plan_of(prompt, outcome.rules), at, NEVER)[1]
 
 
 def _sole(entry: Entry, ticket: Ticket) -> bool:

@@ -1,10 +1,13 @@
 """The engine as the server's backend: prompts by the model's template, answers from its weights."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from localmodel.engine.cache.disk import DiskTier
 from localmodel.engine.engine import Engine, Sizes, open_engine
 from localmodel.engine.errors import BadGrammar, EngineError, QueueFull
 from localmodel.engine.fetch import default_model
@@ -17,6 +20,7 @@ from localmodel.server.model import Claimed, Event, Finished, Generation, Starte
 from localmodel.server.segments import segment_of
 from traces.wire.anthropic import Part
 
+LOG = logging.getLogger("cachewright.serve")
 DEFAULT = "default"
 MAX_TEMPERATURE = 2.0
 
@@ -34,6 +38,13 @@ class LocalBackend:
     def name(self) -> str:
         """The name of the model's file or folder."""
         return self._engine.parts.name
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """All that the numbers in a page depend on besides its tokens and its namespace."""
+        fields = asdict(self._engine.root(""))
+        del fields["namespace"]
+        return {"model": self.name, **fields}
 
     @property
     def context_window(self) -> int:
@@ -59,10 +70,11 @@ class LocalBackend:
             await asyncio.to_thread(self._guide, request)
 
     def pages(self) -> Mapping[str, int]:
-        """Pages of the pool by state, and those of the tier beside it."""
+        """Pages of the pool by state, and those of the tiers beside it."""
         counts = self._engine.counts
         pool = {"free": counts.free, "cached": counts.cached, "in_use": counts.in_use}
-        return {**pool, "host": len(self._engine.tier)}
+        disk = {} if self._engine.disk is None else {"disk": len(self._engine.disk)}
+        return {**pool, "host": len(self._engine.tier), **disk}
 
     def close(self) -> None:
         """Stop the engine's thread."""
@@ -174,10 +186,27 @@ def _number(value: Any, name: str, low: float, high: float, default: float) -> f
     return value
 
 
-def open_backend(model: str, sizes: Sizes | None = None, *, fast: bool = False) -> LocalBackend:
-    """The backend for `--model default` or a path. Raises `BadSettings`."""
+def open_backend(
+    model: str, sizes: Sizes | None = None, *, fast: bool = False, pages: Path | None = None, disk_bytes: int = 0
+) -> LocalBackend:
+    """The backend for `--model default` or a path; at most `disk_bytes` in `pages`, a folder. Raises `BadSettings`."""
     try:
         path = default_model() if model == DEFAULT else Path(model).expanduser()
-        return LocalBackend(open_engine(path, sizes, fast=fast))
+        disk = None if pages is None else _disk(pages, disk_bytes)
+        return LocalBackend(open_engine(path, sizes, disk, fast=fast))
     except EngineError as error:
         raise BadSettings(f"--model {model}: {error}") from None
+
+
+def _disk(folder: Path, size: int) -> DiskTier:
+    """The tier in a folder; what it had to delete at once is told. Raises `BadSettings`."""
+    try:
+        disk = DiskTier(folder, size)
+    except OSError as error:
+        raise BadSettings(f"--kv: {folder} cannot be used: {error.strerror}; give a folder of your own") from None
+    if disk.refused_at_start:
+        count, first = len(disk.refused_at_start), disk.refused_at_start[0]
+        LOG.warning(
+            "--kv: %d files in %s were no sound pages and are deleted; the first: %s", count, folder, first.detail
+        )
+    return disk

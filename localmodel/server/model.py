@@ -99,6 +99,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def identity(self) -> Mapping[str, str]:
+        """All that what the cache holds depends on, by name: entries kept in a folder are used by an equal one only."""
+        ...
+
+    @property
     def context_window(self) -> int:
         """Tokens that prompt and answer may have together."""
         ...

@@ -9,6 +9,9 @@ English prose comes to about 1.4 tokens a word.
 import re
 from collections.abc import Iterable
 
+IDENTITY = "pieces/1"
+"""Changes whenever a text may get other tokens."""
+
 _PIECE = re.compile(rb" ?[0-9A-Za-z_\x80-\xff]{1,6}|[ \t\n\r\f\v]{1,7}|[^0-9A-Za-z_\x80-\xff]")
 
 

@@ -6,13 +6,31 @@ order of its keys is part of what a cache sees.
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
+from localmodel.server import shapes
 from localmodel.server.errors import BadRequest
 from traces.schema import JsonObject
 
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
-_Count = Annotated[int, Field(ge=0, le=2**31)]
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: to a JSON schema, and to clients that keep floats, 16.0 is an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_Count = Annotated[int, Field(ge=0, le=2**31), BeforeValidator(_whole)]
+_Instructions = Annotated[str | list[Any], WithJsonSchema(shapes.PARTS)]
+
+
+def _described(**shapes_of: JsonObject) -> ConfigDict:
+    """Members that are read elsewhere, for the description."""
+
+    def add(schema: JsonObject) -> None:
+        schema["properties"] |= {**shapes.SAMPLING, **shapes_of}
+
+    return ConfigDict(json_schema_extra=add)
 
 
 class Body(BaseModel):
@@ -26,29 +44,36 @@ class Body(BaseModel):
 class CountTokensRequest(Body):
     """Body of `POST /v1/messages/count_tokens`."""
 
-    messages: list[JsonObject]
-    system: str | list[Any] | None = None
-    tools: list[JsonObject] | None = None
+    messages: Annotated[list[JsonObject], WithJsonSchema(shapes.many(shapes.MESSAGE))]
+    system: Annotated[str | list[Any], WithJsonSchema(shapes.SYSTEM)] | None = None
+    tools: Annotated[list[JsonObject], WithJsonSchema(shapes.many(shapes.TOOL))] | None = None
 
 
 class MessagesRequest(CountTokensRequest):
     """Body of `POST /v1/messages`."""
 
+    model_config = _described()
+
+    messages: Annotated[list[JsonObject], WithJsonSchema(shapes.many(shapes.MESSAGE, 1))]
     max_tokens: _Count = Field(description="Clamped to what the window leaves; 0 writes the cache and answers nothing.")
     stream: bool | None = None
     stop_sequences: list[str] | None = None
-    tool_choice: JsonObject | None = None
-    cache_control: JsonObject | None = Field(default=None, description="Automatic breakpoint on the last block.")
+    tool_choice: Annotated[JsonObject, WithJsonSchema(shapes.TOOL_CHOICE)] | None = None
+    cache_control: Annotated[JsonObject, WithJsonSchema(shapes.MARK)] | None = Field(
+        default=None, description="Automatic breakpoint on the last block."
+    )
     diagnostics: JsonObject | None = Field(default=None, description="{previous_message_id}: compare with that call.")
     thinking: JsonObject | None = None
-    output_config: JsonObject | None = None
+    output_config: Annotated[JsonObject, WithJsonSchema(shapes.OUTPUT)] | None = None
 
 
 class ChatRequest(Body):
     """Body of `POST /v1/chat/completions`."""
 
-    messages: list[JsonObject]
-    tools: list[JsonObject] | None = None
+    model_config = _described(response_format=shapes.CHAT_FORMAT, tool_choice=shapes.CHAT_CHOICE)
+
+    messages: Annotated[list[JsonObject], WithJsonSchema(shapes.many(shapes.CHAT_MESSAGE, 1))]
+    tools: Annotated[list[JsonObject], WithJsonSchema(shapes.many(shapes.CHAT_TOOL))] | None = None
     stream: bool | None = None
     stream_options: JsonObject | None = None
     max_tokens: _Count | None = None
@@ -61,9 +86,11 @@ class ChatRequest(Body):
 class ResponsesRequest(Body):
     """Body of `POST /v1/responses`."""
 
-    input: str | list[Any]
-    instructions: str | list[Any] | None = None
-    tools: list[JsonObject] | None = None
+    model_config = _described(text=shapes.RESPONSES_TEXT, reasoning=shapes.form(effort=shapes.TEXT))
+
+    input: Annotated[str | list[Any], WithJsonSchema(shapes.either(shapes.TEXT, shapes.many(shapes.ITEM)))]
+    instructions: _Instructions | None = None
+    tools: Annotated[list[JsonObject], WithJsonSchema(shapes.many(shapes.RESPONSES_TOOL))] | None = None
     stream: bool | None = None
     max_output_tokens: _Count | None = None
     prompt_cache_key: str | None = None

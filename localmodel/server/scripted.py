@@ -98,6 +98,7 @@ class ScriptedBackend:
     """The scripted model; see the module for how it answers."""
 
     name = about = "scripted"
+    identity: Mapping[str, str] = {"model": "scripted", "tokenizer": pieces.IDENTITY}
 
     def __init__(self, script: Script | None = None) -> None:
         self._script = script or Script()

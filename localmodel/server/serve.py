@@ -4,18 +4,22 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack, closing
+from datetime import datetime
 from types import FrameType
 
 import uvicorn
 
 from localmodel.engine.threads import wait_briefly
+from localmodel.rules.types import CacheState
 from localmodel.server.app import application
 from localmodel.server.clock import monotonic_clock
 from localmodel.server.errors import BadSettings
+from localmodel.server.kept import PAGES, Kept
 from localmodel.server.ledger import Ledger
 from localmodel.server.model import Backend
 from localmodel.server.record import Recorder
-from localmodel.server.ruleset import ruleset
+from localmodel.server.ruleset import ServedRules, ruleset
 from localmodel.server.scripted import ScriptedBackend, read_script
 from localmodel.server.service import Service
 from localmodel.server.settings import Limits, Settings
@@ -29,13 +33,27 @@ def build(settings: Settings, limits: Limits | None = None, backend: Backend | N
 
     Raises `BadSettings`, one line: option, fact, remedy.
     """
-    books = Ledger(ruleset(settings.rules, settings.sets), monotonic_clock())
+    rules, clock = ruleset(settings.rules, settings.sets), monotonic_clock()
     recorder = Recorder(settings.record) if settings.record else None
-    return Service(settings, limits or Limits(), backend or backend_of(settings), books, recorder)
+    with ExitStack() as until_ready:
+        kept = until_ready.enter_context(closing(Kept(settings.kv))) if settings.kv else None
+        backend = backend or backend_of(settings)
+        state = CacheState() if kept is None else _entered(kept, backend, rules, settings, clock())
+        until_ready.pop_all()
+    return Service(settings, limits or Limits(), backend, Ledger(rules, clock, state, kept), recorder)
+
+
+def _entered(kept: Kept, backend: Backend, rules: ServedRules, settings: Settings, now: datetime) -> CacheState:
+    """The entries that a folder holds of this model under these rules; what was found there is told."""
+    words = " ".join([settings.rules, *(f"--set {one}" for one in settings.sets)])
+    state = kept.enter({**backend.identity, "rules": rules.base.digest}, words, now)
+    for line in kept.said:
+        print(f"cachewright: {line}", file=sys.stderr, flush=True)
+    return state
 
 
 def backend_of(settings: Settings) -> Backend:
-    """The model behind `--model`. Raises `BadSettings`."""
+    """The model behind `--model`, with its pages in the folder of `--kv` where there is one. Raises `BadSettings`."""
     if settings.model == SCRIPTED:
         if settings.fast:
             raise BadSettings("--fast: the scripted model has no weights; leave it out, or choose another --model")
@@ -50,7 +68,8 @@ def backend_of(settings: Settings) -> Backend:
             f"--model {settings.model}: needs the package {error.name}, which is not installed; "
             "pip install 'cachewright[local]', or use --model scripted"
         ) from None
-    return open_backend(settings.model, fast=settings.fast)
+    pages = None if settings.kv is None else settings.kv / PAGES
+    return open_backend(settings.model, fast=settings.fast, pages=pages, disk_bytes=round(settings.kv_gib * 2**30))
 
 
 def listen(host: str, port: int) -> socket.socket:

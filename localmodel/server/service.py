@@ -116,10 +116,11 @@ class Service:
         return self.metrics.text(waiting=gate.waiting, running=gate.running, entries=self.ledger.entries, pages=pages)
 
     def close(self) -> None:
-        """Close the record and the backend; called when no request is open any more."""
+        """Close the record, the backend and the books; called when no request is open any more."""
         if self.recorder is not None:
             self.recorder.close()
         self.backend.close()
+        self.ledger.close()  # last: it unlocks the folder that the backend's pages lie in
 
     async def _accept(self, request: Request, dialect: Dialect) -> Turn:
         key = reading.authorised(request, self.settings.api_keys)
@@ -252,9 +253,9 @@ def _choice(choice: object, tools: dict[str, JsonObject]) -> str | tuple[str, st
     kind = choice.get("type") if isinstance(choice, dict) else "auto"
     if kind == "tool" and isinstance(choice, dict):
         name = choice.get("name")
-        if name not in tools:
+        if not isinstance(name, str) or name not in tools:
             raise BadRequest(f"tool_choice: tool {str(name)[:80]!r} is not among the tools", "tool_choice")
-        return "tool", str(name)
+        return "tool", name
     if kind == "any" and not tools:
         raise BadRequest("tool_choice: may only be specified while providing tools", "tool_choice")
     return kind if kind in ("any", "none") else "auto"

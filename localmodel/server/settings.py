@@ -27,6 +27,8 @@ class Settings(BaseModel):
     fast: bool = False
     script: Path | None = None
     record: Path | None = None
+    kv: Path | None = None
+    kv_gib: float = Field(default=8.0, gt=0, le=2**20)
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,10 +166,9 @@ def _entry(
     found: list[tuple[int, str, str | None]],
 ) -> int:  # fmt: skip
     """Tokens up to the longest prefix that has an entry, and what kept it from being read."""
-    longest = memory.longest_written(prompt)
-    if longest is None or prompt.ends[longest[0]] <= floor:
+    boundary, writer = _longest_left(prompt, outcome, before, memory)
+    if boundary < 0 or prompt.ends[boundary] <= floor:
         return floor
-    boundary, writer = longest
     cause = _blocker(prompt, outcome, before, boundary, writer, at)
     if cause is None:
         return floor
@@ -177,13 +176,23 @@ def _entry(
     return prompt.ends[boundary]
 
 
+def _longest_left(prompt: Prompt, outcome: Outcome, before: CacheState, memory: Memory) -> tuple[int, Sent | None]:
+    """The longest prefix with an entry (block, -1: none), and who wrote it: nobody known where that was before the
+    start of this process."""
+    boundary, writer = memory.longest_written(prompt) or (-1, None)
+    for block in range(len(prompt.chain) - 1, boundary, -1):
+        if (prompt.chain[block], outcome.salts[prompt.blocks[block].level]) in before.entries:
+            return block, None
+    return boundary, writer
+
+
 def _blocker(
-    prompt: Prompt, outcome: Outcome, before: CacheState, boundary: int, writer: Sent, at: datetime
+    prompt: Prompt, outcome: Outcome, before: CacheState, boundary: int, writer: Sent | None, at: datetime
 ) -> str | None:
     level = prompt.blocks[boundary].level
     entry = before.entries.get((prompt.chain[boundary], outcome.salts[level]))
-    other = None if entry is not None else _key_difference(prompt, writer.prompt)
-    if entry is None:
+    other = None if entry is not None or writer is None else _key_difference(prompt, writer.prompt)
+    if entry is None and writer is not None:
         entry = before.entries.get((prompt.chain[boundary], writer.outcome.salts[level]))
     if entry is not None and entry.readable_at > at:
         return "not_yet_readable"

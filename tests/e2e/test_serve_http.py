@@ -195,6 +195,22 @@ def test_prefixes_queries_and_encodings(client: Client, prefix: str) -> None:
     assert client.get("/openapi.json").json["paths"].keys() > set(PATHS)
 
 
+def test_what_the_fuzzer_found(client: Client) -> None:
+    """Each was found by tests/e2e/test_serve_fuzz.py, in the order of these lines."""
+    for path, allowed in (("/v1/messages", "POST"), ("/metrics", "GET, HEAD")):
+        reply = client.send("PATCH", path)
+        assert (reply.status, sorted(reply.headers["allow"].split(", "))) == (405, allowed.split(", "))
+    nameless = {"type": "tool", "name": {}}
+    assert client.post("/v1/messages", message("x", tool_choice=nameless)).status == 400
+    chat = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+    assert (
+        client.post("/v1/chat/completions", {**chat, "tool_choice": {"type": "function", "function": nameless}}).status
+        == 400
+    )
+    assert client.post("/v1/messages", message("x", max_tokens=5.0)).json["usage"]["output_tokens"] <= 5
+    assert client.post("/v1/messages", message("x", max_tokens=5.5)).status == 400
+
+
 def test_what_the_real_api_refuses(client: Client) -> None:
     def refusal(body: Json) -> str:
         reply = client.post("/v1/messages", body)

@@ -40,6 +40,7 @@ HOSTILE = (
     b'{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[[[{"type":"text"}]]]}]}',
     b'{"model":"m","max_tokens":-1,"messages":"x","tools":{"a":1}}',
     b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"text","text":{}}]}],"tools":[{}]}',
+    b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"x"}],"tool_choice":{"type":"tool","name":{}}}',
     b'{"model":"m","input":[{"type":"function_call_output"},{"role":7}],"tools":[null]}',
 )  # fmt: skip
 
@@ -127,7 +128,8 @@ def resident(pid: int) -> float:
 def command(errors: Path) -> Iterator[tuple[str, int]]:
     """(URL, process) of the scripted server as a user starts it; its stderr goes into a file."""
     program = [sys.executable, "-c", "from tui.cli import main; main(prog_name='cachewright')"]
-    options = ["serve", "--port", "0", "--model", "scripted", "--set", "min_tokens=8"]
+    kept = ["--kv", str(errors.parent / "kv")]
+    options = ["serve", "--port", "0", "--model", "scripted", "--set", "min_tokens=8", *kept]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with (
         errors.open("wb") as words,
@@ -181,10 +183,11 @@ def test_ten_thousand_mixed_requests(tmp_path: Path) -> None:
     soak(tmp_path, 10_000)
 
 
-def test_the_engine_loses_no_page() -> None:
+def test_the_engine_loses_no_page(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed (extra `local`)")
     import tinymodel
 
+    from localmodel.engine.cache.disk import DiskTier
     from localmodel.engine.engine import Engine, Sizes
     from localmodel.engine.errors import MissingModel
     from localmodel.server.local import LocalBackend
@@ -193,7 +196,9 @@ def test_the_engine_loses_no_page() -> None:
         parts = tinymodel.parts()
     except MissingModel as error:
         pytest.skip(str(error))
-    engine = Engine(parts, Sizes(200, host_bytes=100 * parts.model.new_kv(1).page_bytes))
+    page_bytes = parts.model.new_kv(1).page_bytes
+    disk = DiskTier(tmp_path, 400 * page_bytes)
+    engine = Engine(parts, Sizes(200, host_bytes=100 * page_bytes), disk)
     with serving.running(Limits(), LocalBackend(engine), sets=["min_tokens=8"]) as server:
         found = storms(server.url, 400, 7)
         assert found["200"] > 40
@@ -202,3 +207,6 @@ def test_the_engine_loses_no_page() -> None:
         engine.scheduler.cache.check()
         counts = engine.counts
         assert counts.free + counts.cached == counts.total == 200
+        assert engine.scheduler.cache.refused == {}
+    held = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert 0 < held == disk.used_bytes <= 400 * page_bytes

@@ -116,7 +116,7 @@ class RadixAgainstNaive(RuleBasedStateMachine):
             assert self.cache.counts.in_use == 0
         self.folder.cleanup()
 
-    @initialize(pages=st.sampled_from([4, 7, 12, 80]), tier=st.sampled_from(["none", "host", "both"]))
+    @initialize(pages=st.sampled_from([4, 7, 12, 80]), tier=st.sampled_from(["none", "host", "both", "lasting"]))
     def start(self, pages: int, tier: str) -> None:
         self.pages = pages
         self.tier = tier
@@ -128,11 +128,11 @@ class RadixAgainstNaive(RuleBasedStateMachine):
         tier: PageBytes | None = None
         if self.tier == "host":
             tier = HostTier(6 * _SLOTS.size)
-        elif self.tier == "both":
+        elif self.tier in ("both", "lasting"):
             tier = HostTier(3 * _SLOTS.size, DiskTier(Path(self.folder.name), 12 * (4096 + _SLOTS.size)))
         self.cache = KVCache(
             self.pages,
-            offload=None if tier is None else Offload(tier, self.slab.read, self.slab.write),
+            offload=None if tier is None else Offload(tier, self.slab.read, self.slab.write, self.tier == "lasting"),
             identify=self.identify,
             on_event=self.events.append,
             paranoid=True,
@@ -208,10 +208,16 @@ class RadixAgainstNaive(RuleBasedStateMachine):
         one.lease.close()
         self.sequences.remove(one)
 
-    @precondition(lambda self: not self.sequences and self.tier == "both")
-    @rule()
-    def restart(self) -> None:
-        self.cache.flush()
+    @precondition(lambda self: self.tier == "lasting")
+    @rule(limit=st.integers(0, 6))
+    def save(self, limit: int) -> None:
+        self.cache.save(limit)
+
+    @precondition(lambda self: not self.sequences and self.tier in ("both", "lasting"))
+    @rule(killed=st.booleans())
+    def restart(self, killed: bool) -> None:
+        if not killed:
+            self.cache.flush()
         self.forgot = True
         self.boot()
 
@@ -248,24 +254,48 @@ def test_radix_equals_naive(machine: type[RadixAgainstNaive]) -> None:
     run_state_machine_as_test(machine, settings=QUICK)
 
 
+Turn = tuple[int, int, list[int], str]
+TURNS = st.lists(
+    st.tuples(
+        st.integers(0, 10**6),
+        st.integers(0, 10**6),
+        st.lists(st.integers(0, 1), max_size=50),
+        st.sampled_from(["go on", "go on", "stop", "kill"]),
+    )
+)
+
+
+@pytest.mark.parametrize("place", ["host", "disk", "both"])
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.lists(st.integers(0, 1), max_size=50))))
-def test_what_a_tier_without_bound_holds_comes_back(stream: list[tuple[int, int, list[int]]]) -> None:
-    """One request at a time in a pool of its own size: every full page of the common prefix is reused."""
+@given(stream=TURNS)
+def test_what_a_tier_without_bound_holds_comes_back(place: str, stream: list[Turn]) -> None:
+    """One request at a time in a pool little larger than itself: the common prefix is reused to the token, also by the
+    next process: after a stop, and after a kill by one that had the time to save."""
     slab, naive = Slab(), NaiveCache()
-    cache = KVCache(7, offload=Offload(HostTier(10**9), slab.read, slab.write), paranoid=True)
-    said: list[tuple[int, ...]] = [()]
-    for pick, cut, new in stream:
-        old = said[pick % len(said)]
-        tokens = (old[: cut % (len(old) + 1)] + tuple(new))[:100]
-        said.append(tokens)
-        with cache.lease(ROOTS[0], tokens) as lease, naive.lease(ROOTS[0], tokens) as oracle:
-            # A page comes back whole, so the request must have all 16 tokens of it.
-            assert oracle.matched // PAGE_TOKENS * PAGE_TOKENS <= lease.matched <= oracle.matched
-            assert slab.see(lease.pages, lease.matched) == truths(ROOTS[0], tokens, lease.matched)
-            slab.copy(lease.reserve())
-            slab.compute(lease, lease.matched, len(tokens))
-            lease.commit(len(tokens))
-            oracle.reserve()
-            oracle.commit(len(tokens))
-    assert cache.counts.in_use == 0
+    with tempfile.TemporaryDirectory() as folder:
+
+        def boot() -> KVCache:
+            disk = None if place == "host" else DiskTier(Path(folder), 10**9)
+            tier = disk if place == "disk" and disk is not None else HostTier(10**9, disk)
+            return KVCache(8, offload=Offload(tier, slab.read, slab.write, place != "host"), paranoid=True)
+
+        cache = boot()
+        said: list[tuple[int, ...]] = [()]
+        for pick, cut, new, then in stream:
+            old = said[pick % len(said)]
+            tokens = (old[: cut % (len(old) + 1)] + tuple(new))[:100]
+            said.append(tokens)
+            with cache.lease(ROOTS[0], tokens) as lease, naive.lease(ROOTS[0], tokens) as oracle:
+                assert lease.matched == oracle.matched
+                assert slab.see(lease.pages, lease.matched) == truths(ROOTS[0], tokens, lease.matched)
+                slab.copy(lease.reserve())
+                slab.compute(lease, lease.matched, len(tokens))
+                lease.commit(len(tokens))
+                oracle.reserve()
+                oracle.commit(len(tokens))
+            assert cache.counts.in_use == 0
+            assert not cache.refused
+            if then != "go on" and place != "host":
+                assert cache.save(100) == 0 if then == "kill" else cache.flush() >= 0
+                slab.slots.clear()
+                cache = boot()

@@ -58,6 +58,19 @@ _EPILOG = (
     type=click.Path(dir_okay=False, path_type=Path),
     help="Store each call in this database as it ends, for `cachewright audit --db` and `cachewright tui --db`.",
 )
+@click.option(
+    "--kv",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the cache in this folder, so that it outlives a restart: its entries, and pages of a real model.",
+)
+@click.option(
+    "--kv-gib",
+    metavar="N",
+    type=click.FloatRange(min=0, min_open=True, max=2**20),
+    default=8.0,
+    show_default=True,
+    help="Bound on those pages; beyond it the least recently used go.",
+)
 def command(
     host: str,
     port: int,
@@ -69,6 +82,8 @@ def command(
     script: Path | None,
     record: Path | None,
     db: Path | None,
+    kv: Path | None,
+    kv_gib: float,
 ) -> None:
     """Serve a model whose prompt cache behaves like a hosted API's.
 
@@ -86,6 +101,8 @@ def command(
         "api_keys": api_keys,
         "script": None if script is None else str(script),
         "record": None if record is None else str(record),
+        "kv": None if kv is None else str(kv),
+        "kv_gib": kv_gib,
     }
     if db is not None and record is not None:
         fail("--record and --db: give one of them; `cachewright audit FILE --db DB` stores a file", ExitCode.USAGE)

@@ -30,16 +30,18 @@ Rules for the caller
 * If `read` or `write` of `Offload` raise, the call raises the same and the account stays exact.
 
 Look-up goes to the token: of a page that agrees only in its first k tokens those k are reused, by copy on write. A page
-that was offloaded comes back only whole and only inside `lease`; `lease.restored` counts tokens that came from a tier,
-they are part of `matched`. A page that cannot be restored is computed; `cache.refused` counts why by "get:REASON".
+that was offloaded comes back whole (of its tokens those that agree are reused) and only inside `lease`;
+`lease.restored` counts tokens that came from a tier, they are part of `matched`. A page that cannot be restored is
+computed; `cache.refused` counts why by "get:REASON".
 
 Eviction happens in `reserve` and `lease`, never to a page in use, never to a page before the ones that are cached after
 it, least recently used first. `cache.counts` gives pages by state (free + cached + in_use = total), `cache.check()`
 proves the account from scratch, `paranoid=True` does so after every operation (tests). `on_event` receives an `Event`
 for each page stored, removed, restored or evicted; it must neither raise nor call the cache.
 
-Persistence: `Offload(HostTier(bytes, below=DiskTier(folder, bytes)), read, write)`; full pages go there when they are
-evicted, and all at `cache.flush()`, to be called before the process ends. Tails of less than 16 tokens are not stored.
+Persistence: `Offload(HostTier(bytes, below=DiskTier(folder, bytes)), read, write, lasting=True)`; pages go there when
+they are evicted, some at each `cache.save(n)` (call it between steps: what it left a killed process loses), and all at
+`cache.flush()`, to be called before the process ends.
 """
 
 from collections import Counter
@@ -109,8 +111,12 @@ class KVCache:
         self.verify()
         return lease
 
+    def save(self, limit: int) -> int:
+        """Save up to `limit` pages that only memory has in a lasting tier; returns how many are left to save."""
+        return self._store.save(limit)
+
     def flush(self) -> int:
-        """Store all full pages in the tier, for the next process; returns how many are there. 0 without a tier."""
+        """Save all pages in the tier, for the next process; returns how many are there. 0 without a tier."""
         return self._store.flush()
 
     def ended(self, lease: "Lease") -> None:
@@ -182,13 +188,15 @@ class Lease:
     def _restore_one(self, limit: int) -> bool:
         """Restore the page after the full ones, if that reuses more tokens; true if there may be another."""
         start = self._done * PAGE_TOKENS
-        reach = min(start + PAGE_TOKENS, limit)
-        if reach <= self.matched:
+        if min(start + PAGE_TOKENS, limit) <= self.matched:
             return False
         above = self._store.index.node_of(self._pages[self._done - 1]) if self._done else None
-        page = self._store.restore(self.root, above, tuple(self._tokens[start : start + PAGE_TOKENS]))
-        if page is None:
+        wanted = tuple(self._tokens[start : start + PAGE_TOKENS])
+        found = self._store.restore(self.root, above, wanted, self.matched - start + 1)
+        if found is None:
             return False
+        page, shared = found
+        reach = min(start + shared, limit)
         if self._shared_tail:
             self._store.index.unlock([self._pages.pop()])
         self._pages.append(page)
@@ -294,6 +302,7 @@ class Lease:
             return
         self._open = False
         self._release_source()
+        self._store.used(self._pages)
         pages, self._pages = self._pages, []
         self._store.index.unlock(pages)
         self._cache.ended(self)

@@ -2,17 +2,21 @@
 
 A file appears whole or not at all: it is written beside, read back and verified, then renamed. Nothing is synced to the
 device: a file that a power cut tore is refused when it is read, like any other damage. The folder is private to the
-user, since a page gives away the text it was computed from. Its modification time is the time of last use.
+user, since a page gives away the text it was computed from. Its modification time is the time of last use; of pages
+that were used together, those at the end of a prompt are deleted first.
 """
 
 import os
+import re
+import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from localmodel.engine.cache.identity import PageKey
+from localmodel.engine.cache.family import Family
+from localmodel.engine.cache.identity import PageKey, Tokens
 from localmodel.engine.cache.tiers import (
     CORRUPT,
     HEADER_BYTES,
@@ -26,7 +30,7 @@ from localmodel.engine.cache.tiers import (
 )
 
 _SUFFIX = ".page"
-_NAME_CHARS = 64 + len(_SUFFIX)
+_NAME = re.compile(r"[0-9a-f]{64}\.page")
 
 
 class DiskTier:
@@ -40,7 +44,9 @@ class DiskTier:
         self._folder = folder
         self._max_bytes = max_bytes
         self._sizes: OrderedDict[str, int] = OrderedDict()
+        self._family = Family()
         self._serial = count()
+        self._stamp = 0
         self.used_bytes = 0
         self.refused_at_start: list[Refusal] = []
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -72,8 +78,25 @@ class DiskTier:
             return refusal
         self._sizes[name] = size
         self.used_bytes += size
+        for needless in self._family.add(key.identity, key.parent, key.tokens):
+            self._delete(_named(needless))
         self._shrink()
         return None
+
+    def nearest(self, parent: bytes, wanted: Tokens) -> Tokens | None:
+        """The tokens of the page stored after `parent` that shares the longest start with `wanted`, if any does."""
+        return self._family.nearest(parent, wanted)
+
+    def save(self, key: PageKey, read: Callable[[], Payload]) -> Refusal | None:
+        """`put`, reading the page only where no sound file is there: what was computed anew heals a damaged one."""
+        found = self.get(key)
+        return self.put(key, read()) if found is None or isinstance(found, Refusal) else None
+
+    def used(self, keys: Sequence[bytes]) -> None:
+        """Count a use of these pages of one prompt; the order of files that were used together is last to first."""
+        for identity in reversed(keys):
+            if (name := _named(identity)) in self._sizes:
+                self._touch(name)
 
     def get(self, key: PageKey) -> Payload | Refusal | None:
         """The verified payload. A damaged file is deleted; one that is merely another page stays."""
@@ -102,6 +125,7 @@ class DiskTier:
             written = unpack_page(beside.read_bytes(), key)
             if isinstance(written, Refusal):
                 return Refusal(written.reason, f"read back after writing: {written.detail}")
+            os.utime(beside, ns=self._now())
             beside.replace(target)
         except OSError as error:
             return Refusal("unreadable", f"{beside.name}: {error.strerror}")
@@ -112,16 +136,17 @@ class DiskTier:
 
     def _scan(self) -> None:
         """Rebuild the index from the folder, least recently used first."""
-        aged: list[tuple[int, str, int]] = []
+        aged: list[tuple[int, str, Header]] = []
         for path in self._files():
             found = _examine(path)
             if isinstance(found, Refusal):
                 self.refused_at_start.append(Refusal(found.reason, f"{path.name}: {found.detail}"))
                 path.unlink(missing_ok=True)
             else:
-                aged.append((path.stat().st_mtime_ns, path.name, HEADER_BYTES + found.length))
-        for _, name, size in sorted(aged):
-            self._sizes[name] = size
+                aged.append((path.stat().st_mtime_ns, path.name, found))
+        for self._stamp, name, header in sorted(aged, key=lambda one: one[:2]):
+            self._sizes[name] = size = HEADER_BYTES + header.length
+            self._family.add(bytes.fromhex(name.removesuffix(_SUFFIX)), header.parent, header.tokens)
             self.used_bytes += size
 
     def _files(self) -> Iterator[Path]:
@@ -129,26 +154,37 @@ class DiskTier:
         for path in list(self._folder.iterdir()):
             if path.name.endswith(".tmp") and _SUFFIX in path.name:
                 path.unlink(missing_ok=True)
-            elif path.name.endswith(_SUFFIX) and len(path.name) == _NAME_CHARS:
+            elif _NAME.fullmatch(path.name):
                 yield path
 
     def _touch(self, name: str) -> None:
         self._sizes.move_to_end(name)
         with suppress(OSError):  # another process may have removed it; the payload in hand stays good
-            os.utime(self._folder / name)
+            os.utime(f"{self._folder}/{name}", ns=self._now())
+
+    def _now(self) -> tuple[int, int]:
+        """A time of use, later than any before: clocks of file systems tick in milliseconds."""
+        self._stamp = max(time.time_ns(), self._stamp + 1)
+        return self._stamp, self._stamp
 
     def _shrink(self) -> None:
         while self.used_bytes > self._max_bytes:
-            self._delete(next(iter(self._sizes)))
+            oldest = bytes.fromhex(next(iter(self._sizes)).removesuffix(_SUFFIX))
+            self._delete(_named(self._family.last_of_line(oldest)))
 
     def _delete(self, name: str) -> None:
         self.used_bytes -= self._sizes.pop(name)
+        self._family.drop(bytes.fromhex(name.removesuffix(_SUFFIX)))
         with suppress(OSError):
             (self._folder / name).unlink()
 
 
 def _name(key: PageKey) -> str:
-    return key.identity.hex() + _SUFFIX
+    return _named(key.identity)
+
+
+def _named(identity: bytes) -> str:
+    return identity.hex() + _SUFFIX
 
 
 def _same(path: Path, key: PageKey) -> bool:

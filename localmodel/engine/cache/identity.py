@@ -3,6 +3,7 @@
     root      = H(key = b"",  every field of `Root`)
     page 0    = H(key = root, root + the page's 16 token ids)
     page i    = H(key = root, page i-1 + the page's 16 token ids)
+    a tail    = the same over its ids, filled up with zeros, + their number
 
 H is BLAKE2b-256. A digest finds a page; it is never believed alone. The token ids are compared on every hit, and beside
 the chain runs an independent one (`check`, xxh3-128), so that a collision in H alone cannot join two prefixes.
@@ -60,7 +61,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class PageKey:
-    """What a stored page must equal to be used: 32-byte digests, a 16-byte check and layout, and 16 token ids."""
+    """What a stored page must equal to be used: 32-byte digests, a 16-byte check and layout, and 1 to 16 token ids."""
 
     identity: bytes
     layout: bytes
@@ -81,13 +82,23 @@ def layout_id(layout: str) -> bytes:
 
 
 def pack_tokens(tokens: Tokens) -> bytes:
-    """16 token ids as 64 bytes, little endian, all 32 bits of each (cut ids have mixed up prompts elsewhere)."""
-    return _TOKENS.pack(*tokens)
+    """Up to 16 token ids as 64 bytes, little endian, all 32 bits of each (cut ids have mixed up prompts elsewhere)."""
+    return _TOKENS.pack(*tokens, *(0,) * (PAGE_TOKENS - len(tokens)))
 
 
-def unpack_tokens(data: bytes) -> Tokens:
-    """The inverse of `pack_tokens`."""
-    return _TOKENS.unpack(data)
+def unpack_tokens(data: bytes, count: int) -> Tokens:
+    """The inverse of `pack_tokens`, given how many there were."""
+    return _TOKENS.unpack(data)[:count]
+
+
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two sequences share at their start."""
+    if a == b:
+        return len(a)
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return min(len(a), len(b))
 
 
 def check_ids(tokens: Sequence[int], at: int = 0) -> None:
@@ -109,8 +120,10 @@ class Chain:
         self._identify = identify
 
     def link(self, parent: Link, tokens: Tokens) -> Link:
-        """The place of a full page with these tokens under `parent`."""
+        """The place of a page with these tokens under `parent`."""
         data = pack_tokens(tokens)
+        if len(tokens) < PAGE_TOKENS:
+            data += bytes([len(tokens)])
         return Link(self._identify(self.root, parent.identity + data), xxhash.xxh3_128_digest(parent.check + data))
 
     def key(self, parent: Link, tokens: Tokens) -> PageKey:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from localmodel.engine.cache.errors import BrokenAccount, CacheError
-from localmodel.engine.cache.identity import PAGE_TOKENS, Chain, Identify, Link, PageKey, Root, Tokens
+from localmodel.engine.cache.identity import PAGE_TOKENS, Chain, Identify, Link, PageKey, Root, Tokens, common
 from localmodel.engine.cache.pages import PagePool
 
 EventKind: TypeAlias = Literal["stored", "removed", "restored", "evicted"]
@@ -39,7 +39,7 @@ class Node:
         self.link = self._place()
 
     def _place(self) -> Link:
-        """A tail has no identity of its own yet; nothing hangs on it and no tier stores it."""
+        """A tail is no place for others yet: nothing hangs on it."""
         if self.parent is None:
             return self.chain.top
         return self.chain.link(self.parent.link, self.tokens) if self.full else self.parent.link
@@ -50,9 +50,9 @@ class Node:
         return len(self.tokens) == PAGE_TOKENS
 
     def key(self) -> PageKey:
-        """The key under which a tier stores this full page."""
-        if self.parent is None or not self.full:
-            raise CacheError(f"only full pages are stored, this one has {len(self.tokens)} of {PAGE_TOKENS} tokens")
+        """The key under which a tier stores this page."""
+        if self.parent is None:
+            raise CacheError("the top of a tree is no page, no tier stores it")
         return self.chain.key(self.parent.link, self.tokens)
 
     def adopt(self, child: "Node") -> None:
@@ -97,14 +97,6 @@ class Match:
     tokens: int
     tail: Tail | None
     node: Node | None
-
-
-def common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two sequences share at their start."""
-    for i, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return i
-    return min(len(a), len(b))
 
 
 class RadixIndex:

@@ -1,18 +1,20 @@
 """Pages outside the engine's memory: what every tier promises, the stored form of a page, and the tier in host memory.
 
-A tier takes and gives the bytes of one full page and knows nothing of their meaning. What it gives has been compared
+A tier takes and gives the bytes of one page and knows nothing of their meaning. What it gives has been compared
 with what was wanted, field by field, and its payload with its checksum; what differs is refused with a reason, so that
 a wrong page costs a computation and never an answer.
 """
 
 import struct
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 import xxhash
 
-from localmodel.engine.cache.identity import PAGE_TOKENS, PageKey, pack_tokens, unpack_tokens
+from localmodel.engine.cache.family import Family
+from localmodel.engine.cache.identity import PAGE_TOKENS, PageKey, Tokens, common, pack_tokens, unpack_tokens
 
 Payload: TypeAlias = bytes | bytearray | memoryview
 Reason: TypeAlias = Literal[
@@ -20,11 +22,11 @@ Reason: TypeAlias = Literal[
 ]
 
 MAGIC = b"CWPAGE\r\n"
-VERSION = 1
+VERSION = 2
 HEADER_BYTES = 4096
 """The payload starts here: a multiple of a disk page, so that it can be read straight into place."""
 
-_HEADER = struct.Struct(f"<8sHH16s32s32s16s{4 * PAGE_TOKENS}sQ16s")
+_HEADER = struct.Struct(f"<8sHH16s32s32s16s{4 * PAGE_TOKENS}sQ16sH")
 CORRUPT: frozenset[Reason] = frozenset({"magic", "version", "length", "checksum", "unreadable"})
 """Reasons that condemn the stored page itself; the others only say that it is another page than the one wanted."""
 
@@ -38,7 +40,7 @@ class Refusal:
 
 
 class PageBytes(Protocol):
-    """A tier: bytes of full pages by key. Bounded; reading removes nothing but what proves corrupt."""
+    """A tier: bytes of pages by key. Bounded; reading removes nothing but what proves corrupt."""
 
     def put(self, key: PageKey, payload: Payload) -> Refusal | None:
         """Keep a copy of the page, in place of another one of the same identity. None: it is kept (or was already)."""
@@ -48,6 +50,15 @@ class PageBytes(Protocol):
 
     def __contains__(self, key: PageKey) -> bool:
         """Whether something is stored under this identity; only `get` knows whether it is right."""
+
+    def nearest(self, parent: bytes, wanted: Tokens) -> Tokens | None:
+        """The tokens of the page stored after `parent` that shares the longest start with `wanted`, if any does."""
+
+    def save(self, key: PageKey, read: Callable[[], Payload]) -> Refusal | None:
+        """Have the page where it survives this process, if there is such a place; read it only if it is not there."""
+
+    def used(self, keys: Sequence[bytes]) -> None:
+        """Pages of these identities, first to last of one prompt, have been used without asking here."""
 
     def flush(self) -> None:
         """Bring what would be lost at the end of the process to a place where it survives, if there is one."""
@@ -70,20 +81,22 @@ def pack_header(key: PageKey, payload: Payload) -> bytes:
     """The 4096 bytes before a payload; unused ones are zero."""
     tokens = pack_tokens(key.tokens)
     digest = xxhash.xxh3_128_digest(payload)
-    chain = (key.layout, key.root, key.parent, key.check, tokens)
-    return _HEADER.pack(MAGIC, VERSION, PAGE_TOKENS, *chain, len(payload), digest).ljust(HEADER_BYTES, b"\0")
+    fields = (key.layout, key.root, key.parent, key.check, tokens, len(payload), digest, len(key.tokens))
+    return _HEADER.pack(MAGIC, VERSION, PAGE_TOKENS, *fields).ljust(HEADER_BYTES, b"\0")
 
 
 def read_header(data: bytes) -> Header | Refusal:
     """The header in the first 4096 bytes of a stored page, or why it is none."""
     if len(data) < HEADER_BYTES:
         return Refusal("length", f"{len(data)} bytes, the header alone has {HEADER_BYTES}")
-    magic, version, count, layout, root, parent, check, tokens, length, digest = _HEADER.unpack_from(data)
+    magic, version, count, layout, root, parent, check, tokens, length, digest, filled = _HEADER.unpack_from(data)
     if magic != MAGIC or data[_HEADER.size : HEADER_BYTES].strip(b"\0"):
         return Refusal("magic", "does not look like a stored page")
     if (version, count) != (VERSION, PAGE_TOKENS):
         return Refusal("version", f"format {version}, pages of {count} tokens; wanted {VERSION} and {PAGE_TOKENS}")
-    return Header(layout, root, parent, check, unpack_tokens(tokens), length, digest)
+    if not 1 <= filled <= PAGE_TOKENS or any(tokens[4 * filled :]):
+        return Refusal("magic", f"{filled} tokens of a page cannot be filled")
+    return Header(layout, root, parent, check, unpack_tokens(tokens, filled), length, digest)
 
 
 def mismatch(found: PageKey | Header, wanted: PageKey) -> Refusal | None:
@@ -130,6 +143,7 @@ class HostTier:
         self._max_bytes = max_bytes
         self._below = below
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
+        self._family = Family()
         self.used_bytes = 0
 
     def __len__(self) -> int:
@@ -152,8 +166,10 @@ class HostTier:
         data = bytes(payload)
         self._kept[key.identity] = _Kept(key, data, xxhash.xxh3_128_digest(data))
         self.used_bytes += len(data)
+        for needless in self._family.add(key.identity, key.parent, key.tokens):
+            self._discard(needless)
         while self.used_bytes > self._max_bytes:
-            old = self._discard(next(iter(self._kept)))
+            old = self._discard(self._family.last_of_line(next(iter(self._kept))))
             self._spill(old.key, old.payload)
         return None
 
@@ -170,6 +186,21 @@ class HostTier:
         self._kept.move_to_end(key.identity)
         return kept.payload
 
+    def nearest(self, parent: bytes, wanted: Tokens) -> Tokens | None:
+        """The better one of those here and below."""
+        here = self._family.nearest(parent, wanted)
+        below = None if self._below is None else self._below.nearest(parent, wanted)
+        return max(here or (), below or (), key=lambda one: common(one, wanted)) or None
+
+    def save(self, key: PageKey, read: Callable[[], Payload]) -> Refusal | None:
+        """Have it below; without anything below, here."""
+        return self.put(key, read()) if self._below is None else self._below.save(key, read)
+
+    def used(self, keys: Sequence[bytes]) -> None:
+        """For those below: what is here has its order from being put and got."""
+        if self._below is not None:
+            self._below.used(keys)
+
     def flush(self) -> None:
         """Copy everything below, so that it survives this process; oldest first, to keep the order there."""
         if self._below is not None:
@@ -179,6 +210,7 @@ class HostTier:
 
     def _discard(self, identity: bytes) -> _Kept:
         kept = self._kept.pop(identity)
+        self._family.drop(identity)
         self.used_bytes -= len(kept.payload)
         return kept
 

@@ -5,11 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from slabs import ROOT, Engine
 
-from localmodel.engine.cache.core import KVCache
 from localmodel.engine.cache.disk import DiskTier
-from localmodel.engine.cache.identity import PAGE_TOKENS, Chain, Identify, PageKey, Root, Tokens, blake2b_256, layout_id
-from localmodel.engine.cache.store import Event, Offload
+from localmodel.engine.cache.identity import PAGE_TOKENS, Chain, PageKey, Root, Tokens, blake2b_256, layout_id
 from localmodel.engine.cache.tiers import (
     HEADER_BYTES,
     HostTier,
@@ -20,7 +19,6 @@ from localmodel.engine.cache.tiers import (
     unpack_page,
 )
 
-ROOT = Root("weights", "tokenizer", "template", "bf16", "layout", "exact", "tenant")
 PAYLOAD = bytes(range(256))
 FILE_BYTES = HEADER_BYTES + len(PAYLOAD)
 
@@ -96,7 +94,8 @@ FIELDS = {
     "tokens": (108, 172, "tokens"),
     "length": (172, 180, "length"),
     "checksum": (180, 196, "checksum"),
-    "unused": (196, HEADER_BYTES, "magic"),
+    "filled": (196, 198, "magic"),
+    "unused": (198, HEADER_BYTES, "magic"),
     "payload": (HEADER_BYTES, FILE_BYTES, "checksum"),
 }
 
@@ -203,40 +202,12 @@ def test_host_memory_is_bounded_and_spills(tmp_path: Path) -> None:
     assert reason(HostTier(10).put(a, PAYLOAD)) == "no_room"
 
 
-class Engine:
-    """A slab of bytes and the cache over it."""
-
-    def __init__(self, pages: int, tier: PageBytes, identify: Identify = blake2b_256) -> None:
-        self.slab = [bytes(8)] * pages
-        self.events: list[Event] = []
-        offload = Offload(tier, self.slab.__getitem__, self._write)
-        self.cache = KVCache(pages, offload=offload, identify=identify, on_event=self.events.append, paranoid=True)
-
-    def _write(self, page: int, payload: Payload) -> None:
-        self.slab[page] = bytes(payload)
-
-    def run(self, prompt: list[int], root: Root = ROOT) -> tuple[int, int]:
-        """Compute a prompt; (tokens reused, of which restored). The KV of a page is its whole prefix."""
-        with self.cache.lease(root, prompt) as lease:
-            for i in range(lease.matched // PAGE_TOKENS):
-                assert self.slab[lease.pages[i]] == self.kv(root, prompt, i)
-            lease.reserve()
-            for i in range(lease.matched // PAGE_TOKENS, len(prompt) // PAGE_TOKENS):
-                self.slab[lease.pages[i]] = self.kv(root, prompt, i)
-            lease.commit(len(prompt))
-            return lease.matched, lease.restored
-
-    @staticmethod
-    def kv(root: Root, prompt: list[int], i: int) -> bytes:
-        return repr((root.namespace, prompt[: (i + 1) * PAGE_TOKENS])).encode()
-
-
 def test_evicted_pages_come_back_and_count_as_reused(tmp_path: Path) -> None:
     engine = Engine(4, HostTier(10**6))
     prompt, other = list(range(50)), list(range(500, 564))
     assert engine.run(prompt) == (0, 0)
     assert engine.run(other) == (0, 0)
-    assert engine.run(prompt) == (48, 48)  # the tail of two tokens is computed again
+    assert engine.run(prompt) == (50, 50)  # the tail of two tokens too
     assert "restored" in {event.kind for event in engine.events}
     engine.run(other)
     with engine.cache.lease(ROOT, prompt[:32], limit=31) as lease:  # a restored page used in part
@@ -244,30 +215,50 @@ def test_evicted_pages_come_back_and_count_as_reused(tmp_path: Path) -> None:
         assert [copy.tokens for copy in lease.reserve()] == [15]
 
 
-def test_a_stored_page_that_reuses_more_replaces_a_tail_in_memory() -> None:
-    engine = Engine(4, HostTier(10**6))
-    prompt = list(range(32))
+@pytest.mark.parametrize("tail", [[4, 999], [4]])
+def test_a_stored_page_that_reuses_more_replaces_a_tail_in_memory(tail: list[int]) -> None:
+    """In the second case the tail is the start of the stored page."""
+    tier = HostTier(10**6)
+    engine, other, prompt = Engine(4, tier), Engine(4, tier), [*range(16), *range(4, 20)]
+    engine.run([*prompt[:16], *tail])
+    other.run(prompt)
+    other.cache.flush()
+    assert engine.cache.match(ROOT, prompt).tokens == 17
+    assert engine.run(prompt) == (32, 16)
+    assert engine.cache.match(ROOT, prompt).tokens == 32
+
+
+def test_of_a_stored_page_the_tokens_that_agree_are_reused() -> None:
+    engine, prompt = Engine(4, HostTier(10**6)), list(range(32))
     engine.run(prompt)
     engine.run(list(range(500, 564)))  # everything of the prompt is in the tier now
-    engine.run([*prompt[:20], 999])
-    assert engine.cache.match(ROOT, prompt).tokens == 20
-    assert engine.run(prompt) == (32, 16)
+    assert engine.run([*prompt[:20], 999]) == (20, 20)
     engine.run(list(range(600, 664)))
-    engine.run(prompt[:20])
-    assert engine.cache.match(ROOT, prompt).tokens == 20
-    assert engine.run(prompt) == (32, 16)  # this time the tail is the start of the stored page
+    assert engine.run([*prompt[:20], 998, *range(11)]) == (20, 20)
+    engine.run(list(range(500, 564)))
+    assert engine.run(prompt) == (32, 32)
+
+
+def test_a_tail_on_disk_gives_way_to_the_longer_page_that_begins_with_it(tmp_path: Path) -> None:
+    engine = Engine(8, DiskTier(tmp_path, 10**6))
+    for length in (20, 25, 32, 35):
+        engine.run(list(range(length)))
+        engine.cache.flush()
+        assert len(list(tmp_path.iterdir())) == -(-length // 16)
+    again = Engine(8, DiskTier(tmp_path, 10**6))
+    assert again.run(list(range(40))) == (35, 35)
 
 
 def test_pages_survive_a_restart_and_only_for_the_same_root(tmp_path: Path) -> None:
     prompt = list(range(100))
     engine = Engine(16, HostTier(10**6, DiskTier(tmp_path, 10**6)))
     engine.run(prompt)
-    assert engine.cache.flush() == 6
+    assert engine.cache.flush() == 7
     for changed in Root.__slots__:
         other = Engine(16, DiskTier(tmp_path, 10**6))
         assert other.run(prompt, replace(ROOT, **{changed: "other"})) == (0, 0)
     again = Engine(16, DiskTier(tmp_path, 10**6))
-    assert again.run(prompt) == (96, 96)
+    assert again.run(prompt) == (100, 100)
     assert again.run(prompt) == (100, 0)
 
 
@@ -308,7 +299,7 @@ def test_identities_that_collide_never_join_two_prompts(tmp_path: Path) -> None:
         root = replace(ROOT, namespace=f"tenant {i % 3}")
         engine.run([*([i] * 16), *same, *same], root)
         engine.run([*([i // 2] * 16), *same, *same], root)
-    assert engine.cache.refused["get:tokens"] > 0
+    assert engine.cache.refused.total() > 0
 
 
 def test_equal_pages_after_prefixes_whose_identities_collide_are_not_shared() -> None:
@@ -324,7 +315,7 @@ def test_equal_pages_after_prefixes_whose_identities_collide_are_not_shared() ->
     engine.cache.flush()
     engine.run(first)
     assert engine.run([*first, *same]) == (16, 0)
-    assert engine.cache.refused == {"get:tokens": 1, "get:prefix": 1}  # the first page's twin, then the second's
+    assert engine.cache.refused == {"get:prefix": 1}  # the second page's twin
 
 
 def test_namespaces_whose_identities_collide_share_nothing() -> None:
