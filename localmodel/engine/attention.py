@@ -6,8 +6,8 @@ the 16 positions of one head in one layer are one contiguous row, which a gather
 Why it is exact (the same bits for a token, however the prompt was cut, batched or restored):
 * keys are padded to a multiple of 64 and masked with -inf, so that a row's dot products, its softmax over the whole row
   and its sum over the values run in the same order whatever else is computed beside it. float32 on CPUs (MKL) splits
-  sums by their length (one of 192 keys otherwise than one of 256), so there the values are summed in blocks of 128
-  keys, one after the other;
+  sums by their length, so there the values are summed in blocks of 256 keys, one after the other, and the rest in
+  blocks of 128: one of 256 is summed as two of 128 are, whereas one of 192 or of 512 is not;
 * no product has fewer rows than `_least_rows`, for below that other kernels are taken;
 * the padding of values is zero, so that what a page held before can never reach a result, not even as NaN;
 * products are `bmm` with float32 accumulators, the softmax is one full row (torch SDPA is not invariant).
@@ -17,7 +17,7 @@ import ctypes
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy
 import torch
@@ -29,9 +29,9 @@ from localmodel.engine.config import ModelConfig
 from localmodel.engine.errors import BadBatch
 
 KEY_BLOCK = 64
-SUM_BLOCK = 128
-"""Keys that are summed at once in float32."""
-QUERY_BLOCK = 64
+SUM_BLOCKS = 256, 128
+"""Keys that are summed at once in float32: as long as there are so many, and then."""
+QUERY_BLOCK = 128
 WASTE = 1.5
 """Sequences share one product while padding them to the longest costs at most this factor."""
 
@@ -49,11 +49,19 @@ class PagedKV:
         self.slab = _zeros(shape, dtype, device)
         self.heads = self.slab.view(-1, PAGE_TOKENS * config.head_dim)
         self.slots = self.slab.view(-1, config.head_dim)
+        self._scores = torch.empty(0, dtype=dtype, device=device)
 
     @property
     def page_bytes(self) -> int:
         """Bytes of one page, all layers."""
         return int(self.slab[0].numel() * self.slab.element_size())
+
+    def scores(self, *shape: int) -> torch.Tensor:
+        """Memory for the scores of one block, used again for the next: new memory costs as much as filling it does."""
+        size = math.prod(shape)
+        if self._scores.numel() < size:
+            self._scores = torch.empty(size, dtype=self.dtype, device=self.device)
+        return self._scores[:size].view(shape)
 
     def read(self, page: int) -> bytes:
         """A copy of a page's bytes, for a tier."""
@@ -284,28 +292,35 @@ def _attend_group(query: torch.Tensor, kv: PagedKV, layer: int, group: Group, fo
     keys, values = held.view(2, -1, group.keys, config.head_dim)
     target = found[group.row : group.row + batch * group.count].view(batch, group.count, -1)
     for block in group.blocks:
-        part = _weighted(asked[:, :, :, block.first : block.last], keys, values, block)
+        part = _weighted(asked[:, :, :, block.first : block.last], keys, values, block, kv)
         target[:, block.first : block.last] = part.permute(0, 3, 1, 2, 4).flatten(2)
 
 
-def _weighted(asked: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, block: Block) -> torch.Tensor:
+def _weighted(asked: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, block: Block, kv: PagedKV) -> torch.Tensor:
     """asked [batch, kv_heads, groups, rows, dim], keys and values [batch * kv_heads, length, dim] -> as asked."""
     wanted = asked.shape[3]
     lacking = _least_rows(asked.dtype) - asked.shape[2] * wanted
     if lacking > 0:
         asked = functional.pad(asked, (0, 0, 0, lacking))
     batch, heads, groups, rows, dim = asked.shape
-    scores = torch.bmm(asked.reshape(batch * heads, groups * rows, dim), keys[:, : block.reach].transpose(1, 2))
+    scores = kv.scores(batch * heads, groups * rows, block.reach)
+    torch.bmm(asked.reshape(batch * heads, -1, dim), keys[:, : block.reach].transpose(1, 2), out=scores)
     split = scores.view(batch, heads, groups, rows, block.reach)
     split[:, :, :, :wanted, block.unmasked :].masked_fill_(block.hidden, -torch.inf)
-    return _summed(scores.softmax(-1), values[:, : block.reach]).view(batch, heads, groups, rows, dim)[:, :, :, :wanted]
+    torch.softmax(scores, -1, out=scores)
+    return _summed(scores, values[:, : block.reach]).view(batch, heads, groups, rows, dim)[:, :, :, :wanted]
 
 
 def _summed(shares: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """shares [n, rows, length] times values [n, length, dim], in an order that does not depend on the length."""
     if shares.dtype != torch.float32:
         return torch.bmm(shares, values)
-    found = torch.bmm(shares[:, :, :SUM_BLOCK], values[:, :SUM_BLOCK])
-    for first in range(SUM_BLOCK, shares.shape[2], SUM_BLOCK):
-        found.baddbmm_(shares[:, :, first : first + SUM_BLOCK], values[:, first : first + SUM_BLOCK])
+    most, least = SUM_BLOCKS
+    length = shares.shape[2]
+    whole = length - length % most
+    starts = [*range(0, whole, most), *range(whole, length, least), length]
+    parts = ((shares[:, :, first:last], values[:, first:last]) for first, last in pairwise(starts))
+    found = torch.bmm(*next(parts))
+    for part in parts:
+        found.baddbmm_(*part)
     return found

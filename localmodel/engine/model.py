@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch.nn import functional
 
-from localmodel.engine.attention import KEY_BLOCK, LAYOUT, SUM_BLOCK, PagedKV, Plan, Span, plan
+from localmodel.engine.attention import KEY_BLOCK, LAYOUT, SUM_BLOCKS, PagedKV, Plan, Span, plan
 from localmodel.engine.backend import Backend, TorchBackend, Turn
 from localmodel.engine.config import ModelConfig
 from localmodel.engine.weights import Weights
@@ -42,7 +42,7 @@ class PagedModel:
         on = (
             torch.backends.cpu.get_cpu_capability() if self.device == "cpu" else torch.cuda.get_device_name(self.device)
         )
-        return f"torch {torch.__version__} {on} {type(self.backend).__name__} sums of {KEY_BLOCK}/{SUM_BLOCK}"
+        return f"torch {torch.__version__} {on} {type(self.backend).__name__} sums of {KEY_BLOCK}/{SUM_BLOCKS[-1]}"
 
     @property
     def dtype_name(self) -> str:

@@ -113,7 +113,8 @@ class Act(Protocol):
 
 @dataclass(slots=True)
 class Scheduler:
-    """See the module. `budget` is the number of tokens of one step, `batch` the number of requests that run at once.
+    """See the module. `budget` is the number of tokens of one step, twice as many while nobody is decoding; `batch` is
+    the number of requests that run at once.
 
     `computed` counts the prompts' tokens that went through the model.
     """
@@ -203,7 +204,9 @@ class Scheduler:
     def _batch(self) -> Batch:
         """(request, number of its tokens) of this step: who decodes first, then prompts in order of arrival."""
         decoding = [run for run in self.running if run.begun]
-        chosen, left = [(run, 1) for run in decoding], max(self.budget - len(decoding), 1)
+        # While nobody waits for the next token of an answer, longer steps cost less.
+        budget = self.budget if decoding else 2 * self.budget
+        chosen, left = [(run, 1) for run in decoding], max(budget - len(decoding), 1)
         for run in self.running:
             if not run.begun and left:
                 chosen.append((run, min(run.pending, left)))

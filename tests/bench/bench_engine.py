@@ -35,7 +35,7 @@ from localmodel.engine.weights import Weights, load  # noqa: E402
 
 BATCHES = (1, 4, 8)
 NEW = 64
-CHUNK = 512
+CHUNK = 1024
 DECODED = 24
 CONTEXT = 128
 ENGINE, TRANSFORMERS, BFLOAT16 = "engine", "transformers", "transformers bfloat16"

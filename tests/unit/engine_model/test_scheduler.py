@@ -143,6 +143,21 @@ def test_a_long_prompt_does_not_stop_an_answer(model: Any) -> None:
     steps(found)
 
 
+def test_steps_are_twice_as_long_while_nobody_decodes(model: Any) -> None:
+    found = scheduler(model, budget=16)
+    prompt = job(TALK[20:180], most=1)
+    for talking in (False, True):
+        if talking:
+            found.submit(job(TALK[:10], most=60))
+            found.step()
+        found.submit(prompt)
+        found.step()
+        (run,) = (one for one in found.running if one.job is prompt)
+        assert run.done == (15 if talking else 32)
+        found.cancel(prompt)
+    steps(found)
+
+
 def test_reuse_is_what_was_allowed_to_the_token(model: Any) -> None:
     found = scheduler(model)
     cold = job(TALK[:100])
@@ -162,7 +177,7 @@ def test_reuse_is_what_was_allowed_to_the_token(model: Any) -> None:
 
 
 def test_pages_are_shared_as_soon_as_they_are_computed(model: Any) -> None:
-    found = scheduler(model, budget=32)
+    found = scheduler(model, budget=16)
     long, late = job(TALK[:150], most=0), job(TALK[:60], 48, most=0)
     found.submit(long)
     for _ in range(2):
