@@ -145,8 +145,8 @@ def test_a_long_prompt_does_not_stop_an_answer(model: Any) -> None:
 
 def test_steps_are_twice_as_long_while_nobody_decodes(model: Any) -> None:
     found = scheduler(model, budget=16)
-    prompt = job(TALK[20:180], most=1)
     for talking in (False, True):
+        prompt = job(TALK[20:180], most=1)
         if talking:
             found.submit(job(TALK[:10], most=60))
             found.step()
