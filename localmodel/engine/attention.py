@@ -32,6 +32,7 @@ KEY_BLOCK = 64
 SUM_BLOCKS = 256, 128
 """Keys that are summed at once in float32: as long as there are so many, and then."""
 QUERY_BLOCK = 128
+_MANY_ROWS = 64
 WASTE = 1.5
 """Sequences share one product while padding them to the longest costs at most this factor."""
 
@@ -304,7 +305,7 @@ def _weighted(asked: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, blo
         asked = functional.pad(asked, (0, 0, 0, lacking))
     batch, heads, groups, rows, dim = asked.shape
     scores = kv.scores(batch * heads, groups * rows, block.reach)
-    torch.bmm(asked.reshape(batch * heads, -1, dim), keys[:, : block.reach].transpose(1, 2), out=scores)
+    _multiply(asked.reshape(batch * heads, -1, dim), keys[:, : block.reach].transpose(1, 2), scores)
     split = scores.view(batch, heads, groups, rows, block.reach)
     split[:, :, :, :wanted, block.unmasked :].masked_fill_(block.hidden, -torch.inf)
     torch.softmax(scores, -1, out=scores)
@@ -320,7 +321,20 @@ def _summed(shares: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     whole = length - length % most
     starts = [*range(0, whole, most), *range(whole, length, least), length]
     parts = ((shares[:, :, first:last], values[:, first:last]) for first, last in pairwise(starts))
-    found = torch.bmm(*next(parts))
-    for part in parts:
-        found.baddbmm_(*part)
+    found = shares.new_empty((*shares.shape[:2], values.shape[2]))
+    for number, part in enumerate(parts):
+        _multiply(*part, found, add=number > 0)
     return found
+
+
+def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, *, add: bool = False) -> None:
+    """left [n, rows, k] times right [n, k, columns] into `out`, or added to it.
+
+    float32 on CPUs (MKL) gives each core whole members of a batch, and three heads do not divide well by two cores: of
+    a long chunk each product is shared for itself. The bits are the same (`selftest`).
+    """
+    if left.dtype != torch.float32 or left.device.type != "cpu" or left.shape[1] < _MANY_ROWS:
+        torch.baddbmm(out, left, right, out=out) if add else torch.bmm(left, right, out=out)
+        return
+    for one, other, target in zip(left, right, out, strict=True):
+        torch.addmm(target, one, other, out=target) if add else torch.mm(one, other, out=target)
