@@ -85,7 +85,10 @@ def test_every_row_on_the_engine(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_every_row_on_the_default_model(tmp_path: Path) -> None:
-    """Its window has 8,192 tokens, so the trace shrinks to a thirtieth; takes two minutes, on few cores five."""
+    """Its window has 8,192 tokens, so the trace shrinks to a 25th; takes two minutes, on few cores five.
+
+    To a thirtieth it would fit too, but then rows 13 and 14 lose 1,017 tokens, too few to be called a loss.
+    """
     pytest.importorskip("torch", reason="torch is not installed (extra `local`)")
     from localmodel.engine.gguf import open_gguf
     from localmodel.engine.template import for_model
@@ -99,7 +102,7 @@ def test_every_row_on_the_default_model(tmp_path: Path) -> None:
     tokenizer = from_gguf(file.metadata, place="default")
     template = for_model(file.metadata.get("tokenizer.chat_template"), tokenizer, place="default")
     speed = 8 if (os.cpu_count() or 1) >= 4 else 3
-    scale = Scale(tokens=30, speed=speed, ttl_s=round(300 / speed) + 1)
+    scale = Scale(tokens=25, speed=speed, ttl_s=round(300 / speed) + 1)
     with command(tmp_path, scale, model="default") as (client, rules, record):
         replies = send_all(client, short(), scale, lambda part: len(segment_of(part, template).tokens(tokenizer)))
         calls = checked(replies, client, record, rules)
