@@ -15,13 +15,12 @@ Why it is exact (the same bits for a token, however the prompt was cut, batched 
 
 import ctypes
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 import numpy
 import torch
-from torch.nn import functional
 
 from localmodel.engine.cache.identity import PAGE_TOKENS
 from localmodel.engine.cache.pages import Copy
@@ -36,33 +35,51 @@ _MANY_ROWS = 64
 WASTE = 1.5
 """Sequences share one product while padding them to the longest costs at most this factor."""
 
-LAYOUT = f"page-layer-kv-head-{PAGE_TOKENS}-dim/1"
-"""Part of a page's identity: changes whenever the meaning of a page's bytes does."""
-
 
 class PagedKV:
-    """The slab and its pages. Pages are numbers; who owns which is the page cache's business."""
+    """The slab and its pages. Pages are numbers; who owns which is the page cache's business.
+
+    A head's key or value at a position is `size` elements of `kept`, which here are its head_dim numbers as computed;
+    a subclass may keep them otherwise, see `fast.Int4KV`. `exact`: a row's bits must not depend on its neighbours.
+    """
+
+    layout = f"page-layer-kv-head-{PAGE_TOKENS}-dim/1"
+    """Part of a page's identity: changes whenever the meaning of a page's bytes does."""
+    exact = True
 
     def __init__(self, config: ModelConfig, pages: int, *, dtype: torch.dtype, device: str = "cpu") -> None:
         self.config, self.pages, self.dtype, self.device = config, pages, dtype, device
-        shape = (pages, config.layers, 2, config.kv_heads, PAGE_TOKENS, config.head_dim)
+        size, kept = self.form(config, dtype)
         # Zeros, because masked positions are multiplied by zero, and zero times what memory held might be NaN.
-        self.slab = _zeros(shape, dtype, device)
-        self.heads = self.slab.view(-1, PAGE_TOKENS * config.head_dim)
-        self.slots = self.slab.view(-1, config.head_dim)
-        self._scores = torch.empty(0, dtype=dtype, device=device)
+        self.slab = _zeros((pages, config.layers, 2, config.kv_heads, PAGE_TOKENS, size), kept, device)
+        self._heads = self.slab.view(-1, PAGE_TOKENS * size)
+        self._slots = self.slab.view(-1, size)
+        self._scratch: dict[str, torch.Tensor] = {}
+
+    @staticmethod
+    def form(config: ModelConfig, dtype: torch.dtype) -> tuple[int, torch.dtype]:
+        """(`size`, `kept`) where computing is done in `dtype`."""
+        return config.head_dim, dtype
+
+    def put(self, slots: torch.Tensor, fresh: torch.Tensor) -> None:
+        """Keep fresh [n, head_dim], keys after rotation and values, at `slots` (see `Plan.write`)."""
+        self._slots.index_copy_(0, slots, fresh)
+
+    def take(self, heads: torch.Tensor, out: torch.Tensor) -> None:
+        """Copy what was put: heads [n] (see `Group.index`) -> out [n, 16 * head_dim] in `dtype`."""
+        torch.index_select(self._heads, 0, heads, out=out)
 
     @property
     def page_bytes(self) -> int:
         """Bytes of one page, all layers."""
         return int(self.slab[0].numel() * self.slab.element_size())
 
-    def scores(self, *shape: int) -> torch.Tensor:
-        """Memory for the scores of one block, used again for the next: new memory costs as much as filling it does."""
-        size = math.prod(shape)
-        if self._scores.numel() < size:
-            self._scores = torch.empty(size, dtype=self.dtype, device=self.device)
-        return self._scores[:size].view(shape)
+    def scratch(self, name: str, *shape: int) -> torch.Tensor:
+        """Memory of that name, in `dtype`, used again by every layer: new memory costs as much as filling it does."""
+        size, held = math.prod(shape), self._scratch.get(name)
+        if held is None or held.numel() < size:
+            held = self._scratch[name] = torch.zeros(size, dtype=self.dtype, device=self.device)
+        return held[:size].view(shape)
 
     def read(self, page: int) -> bytes:
         """A copy of a page's bytes, for a tier."""
@@ -74,7 +91,7 @@ class PagedKV:
         if len(payload) != self.page_bytes:
             raise BadBatch(f"page {page}: {len(payload)} bytes given, a page has {self.page_bytes}")
         # bytearray: torch warns about memory that it may not write
-        self.slab[page].view(-1).copy_(torch.frombuffer(bytearray(payload), dtype=self.dtype))
+        self.slab[page].view(-1).copy_(torch.frombuffer(bytearray(payload), dtype=self.slab.dtype))
 
     def copy(self, copies: Iterable[Copy]) -> None:
         """Carry out copies on write: the first `tokens` positions of a page, all layers."""
@@ -111,48 +128,88 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Rows `first` to `last` of each sequence of a group, over its first `reach` keys.
+class Product:
+    """left [n, rows, k] times right [n, k, columns] into `out`, or added to it; of matrices without n likewise."""
 
-    hidden [sequences, 1, 1, last - first, reach - unmasked] is true for keys after a row's own; those before
-    `unmasked` are hidden from no row.
+    left: torch.Tensor
+    right: torch.Tensor
+    out: torch.Tensor
+    add: bool = False
+
+    def compute(self) -> None:
+        """Multiply."""
+        left, right, out = self.left, self.right, self.out
+        if left.dim() == 2:
+            torch.addmm(out, left, right, out=out) if self.add else torch.mm(left, right, out=out)
+        else:
+            torch.baddbmm(out, left, right, out=out) if self.add else torch.bmm(left, right, out=out)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows `first` to `last` of each sequence of a group. All tensors but `hidden` are views of scratch memory.
+
+    asked [sequences, kv_heads, groups, last - first, head_dim] is filled with queries; `scored` makes scores
+    [.., rows, keys] of them, whose part `masked` is -inf where `hidden`; after the softmax `summed` makes `result`
+    [sequences, last - first, kv_heads, groups, head_dim], whose place in `Plan.found` is `target`.
     """
 
     first: int
     last: int
-    reach: int
-    unmasked: int
+    asked: torch.Tensor
+    scored: tuple[Product, ...]
+    scores: torch.Tensor
+    masked: torch.Tensor
     hidden: torch.Tensor
+    summed: tuple[Product, ...]
+    result: torch.Tensor
+    target: torch.Tensor
+
+    def compute(self, query: torch.Tensor) -> None:
+        """query [sequences, kv_heads, groups, rows of the group, head_dim]."""
+        self.asked.copy_(query[:, :, :, self.first : self.last])
+        for product in self.scored:
+            product.compute()
+        self.masked.masked_fill_(self.hidden, -torch.inf)
+        torch.softmax(self.scores, -1, out=self.scores)
+        for product in self.summed:
+            product.compute()
+        self.target.copy_(self.result)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Sequences that share their products: `count` rows each from `row`, keys padded to `keys`.
+    """Sequences that share their products: `count` rows each, from `row` to `end`.
 
-    index [layers, 2 x sequences x kv_heads x pages] are rows of `PagedKV.heads`; `used` is each one's number of keys.
+    index: for each layer [2 x sequences x kv_heads x pages] runs of 16 positions of one head in the slab, to be copied
+    to `held`, of which `tails` are values of padding.
     """
 
     row: int
+    end: int
     count: int
-    keys: int
-    index: torch.Tensor
-    used: tuple[int, ...]
+    index: Sequence[torch.Tensor]
+    held: torch.Tensor
+    tails: tuple[torch.Tensor, ...]
     blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What every layer of one forward pass needs to know. `rows` counts padding, `written` does not.
+    """What every layer of one forward pass needs to know, its views of memory included: making them is a good part of
+    the work of a step of few rows. `rows` counts padding, `written` does not.
 
-    write [layers, written x 2 x kv_heads] are rows of `PagedKV.slots`.
+    write: for each layer [written x 2 x kv_heads] single positions of one head in the slab.
+    found [rows, heads * head_dim] is what `attend` returns, in every layer.
     """
 
     rows: int
     tokens: torch.Tensor
     positions: torch.Tensor
-    write: torch.Tensor
+    write: Sequence[torch.Tensor]
     written: int
     groups: tuple[Group, ...]
+    found: torch.Tensor
     wanted: torch.Tensor
 
 
@@ -174,19 +231,22 @@ def plan(spans: Sequence[Span], kv: PagedKV, *, multiple: int) -> Plan:
     padding = [0] * (rows - len(tokens))
     device = kv.device
     heads = torch.arange(2 * kv.config.kv_heads, device=device) * PAGE_TOKENS
+    found = kv.scratch("found", rows, kv.config.heads * kv.config.head_dim)
+    found[len(tokens) :].zero_()
     return Plan(
         rows=rows,
         tokens=torch.tensor(tokens + padding, device=device),
         positions=torch.tensor(positions + padding, device=device),
         write=_in_layers((torch.tensor(slots, device=device)[:, None] + heads).view(-1), kv, PAGE_TOKENS),
         written=len(tokens),
-        groups=tuple(_groups(spans, kv)),
+        groups=tuple(_groups(spans, kv, found)),
+        found=found,
         wanted=torch.tensor(wanted, dtype=torch.long, device=device),
     )
 
 
 def _slot(span: Span, place: int, kv: PagedKV) -> int:
-    """The row of `PagedKV.slots` of a position: layer 0, k, first head."""
+    """The place in the slab of a position: layer 0, k, first head."""
     page, slot = divmod(place, PAGE_TOKENS)
     return span.pages[page] * (kv.config.layers * 2 * kv.config.kv_heads * PAGE_TOKENS) + slot
 
@@ -205,35 +265,38 @@ def _check(span: Span, kv: PagedKV) -> None:
         raise BadBatch(f"{span.logits} rows of logits are wanted of {len(span.tokens)} tokens")
 
 
-def _in_layers(rows: torch.Tensor, kv: PagedKV, size: int) -> torch.Tensor:
-    """Rows of the first layer -> [layers, rows]; a head's share of a page has `size` rows."""
+def _in_layers(rows: torch.Tensor, kv: PagedKV, size: int) -> Sequence[torch.Tensor]:
+    """Rows of the first layer -> those of each layer; a head's share of a page has `size` rows."""
     layers = torch.arange(kv.config.layers, device=kv.device) * (2 * kv.config.kv_heads * size)
-    return layers[:, None] + rows
+    return tuple(layers[:, None] + rows)
 
 
 def _padded(tokens: int) -> int:
     return -(-tokens // KEY_BLOCK) * KEY_BLOCK
 
 
-def _least_rows(dtype: torch.dtype) -> int:
-    return 16 if dtype == torch.float32 else 2
+def _least_rows(kv: PagedKV) -> int:
+    return 1 if not kv.exact else 16 if kv.dtype == torch.float32 else 2
 
 
-def _groups(spans: Sequence[Span], kv: PagedKV) -> list[Group]:
+def _groups(spans: Sequence[Span], kv: PagedKV, found: torch.Tensor) -> Iterator[Group]:
     """Neighbours in the batch with equally many rows share a group while padding wastes little."""
-    found: list[Group] = []
     row = 0
-    for count, same in groupby(spans, key=lambda span: len(span.tokens)):
+    for batch in _batches(spans):
+        end = row + len(batch) * len(batch[0].tokens)
+        yield _group(batch, row, found[row:end], kv)
+        row = end
+
+
+def _batches(spans: Sequence[Span]) -> Iterator[list[Span]]:
+    for _, same in groupby(spans, key=lambda span: len(span.tokens)):
         batch: list[Span] = []
         for span in same:
             if batch and _wasteful([*batch, span]):
-                found.append(_group(batch, row, kv))
-                row += count * len(batch)
+                yield batch
                 batch = []
             batch.append(span)
-        found.append(_group(batch, row, kv))
-        row += count * len(batch)
-    return found
+        yield batch
 
 
 def _wasteful(batch: Sequence[Span]) -> bool:
@@ -243,26 +306,51 @@ def _wasteful(batch: Sequence[Span]) -> bool:
     return max(lengths) * len(lengths) > WASTE * sum(lengths)
 
 
-def _group(batch: Sequence[Span], row: int, kv: PagedKV) -> Group:
-    config = kv.config
-    count, keys = len(batch[0].tokens), max(_padded(span.end) for span in batch)
-    tables = [_table(span, keys // PAGE_TOKENS) for span in batch]
+def _group(batch: Sequence[Span], row: int, found: torch.Tensor, kv: PagedKV) -> Group:
+    config, count = kv.config, len(batch[0].tokens)
+    pages = max(_padded(span.end) for span in batch) // PAGE_TOKENS
+    tables = [_table(span, pages) for span in batch]
     bases = torch.tensor(tables, device=kv.device) * (config.layers * 2 * config.kv_heads)
     heads = torch.arange(2 * config.kv_heads, device=kv.device).view(2, 1, config.kv_heads, 1)
     index = _in_layers((bases[None, :, None, :] + heads).reshape(-1), kv, 1)
-    used = tuple(span.end for span in batch)
-    blocks = tuple(_block(batch, first, keys, kv) for first in range(0, count, QUERY_BLOCK))
-    return Group(row, count, keys, index, used, blocks)
+    held = kv.scratch("held", len(index[0]), PAGE_TOKENS * config.head_dim)
+    sides = held.view(2, len(batch), config.kv_heads, pages * PAGE_TOKENS, config.head_dim)
+    tails = tuple(sides[1, number, :, span.end :] for number, span in enumerate(batch))
+    # The last block reaches furthest: memory that suits it suits those before it.
+    firsts = range(0, count, QUERY_BLOCK)
+    blocks = [_block(batch, first, sides, found, kv) for first in reversed(firsts)]
+    return Group(row, row + len(found), count, index, held, tails, tuple(reversed(blocks)))
 
 
-def _block(batch: Sequence[Span], first: int, keys: int, kv: PagedKV) -> Block:
+def _block(batch: Sequence[Span], first: int, held: torch.Tensor, found: torch.Tensor, kv: PagedKV) -> Block:
+    """held [2, sequences, kv_heads, keys, head_dim], found [sequences * rows, heads * head_dim]."""
+    config, sequences = kv.config, len(batch)
     last = min(first + QUERY_BLOCK, len(batch[0].tokens))
     # In a batch the longest sequence sets the length; one alone needs no keys beyond its block's last row.
-    reach = keys if len(batch) > 1 else _padded(batch[0].start + last)
+    reach = held.shape[3] if sequences > 1 else _padded(batch[0].start + last)
+    keys, values = held[:, :, :, :reach].flatten(1, 2)
+    queries = config.groups * (last - first)
+    rows = max(queries, _least_rows(kv))
+    asked = kv.scratch("asked", len(keys), rows, config.head_dim)
+    scores = kv.scratch("scores", len(keys), rows, reach)
+    result = kv.scratch("result", len(keys), rows, config.head_dim)
+    split = sequences, config.kv_heads, config.groups, last - first, -1
     starts = [span.start + first for span in batch]
+    unmasked = min(starts)  # keys before it are hidden from no row
     position = torch.tensor(starts, device=kv.device)[:, None] + torch.arange(last - first, device=kv.device)
-    hidden = torch.arange(min(starts), reach, device=kv.device) > position[:, :, None]
-    return Block(first, last, reach, min(starts), hidden[:, None, None])
+    hidden = torch.arange(unmasked, reach, device=kv.device) > position[:, :, None]
+    return Block(
+        first=first,
+        last=last,
+        asked=asked[:, :queries].view(split),
+        scored=tuple(_products(asked, keys.transpose(1, 2), scores)),
+        scores=scores,
+        masked=scores[:, :queries, unmasked:].view(split),
+        hidden=hidden[:, None, None],
+        summed=tuple(_sums(scores, values, result, kv)),
+        result=result[:, :queries].view(split).permute(0, 3, 1, 2, 4),
+        target=found.view(sequences, -1, config.kv_heads, config.groups, config.head_dim)[:, first:last],
+    )
 
 
 def _table(span: Span, length: int) -> list[int]:
@@ -271,70 +359,43 @@ def _table(span: Span, length: int) -> list[int]:
     return used + [used[0]] * (length - len(used))
 
 
-def attend(query: torch.Tensor, kv: PagedKV, layer: int, work: Plan) -> torch.Tensor:
-    """Causal attention of all rows of a plan in one layer, whose keys and values have been written.
-
-    query [rows, heads, head_dim], scaled already; returns [rows, heads * head_dim], zero in padding rows.
-    """
-    found = torch.empty((work.rows, query.shape[1] * query.shape[2]), dtype=query.dtype, device=query.device)
-    found[work.written :].zero_()
-    for group in work.groups:
-        _attend_group(query, kv, layer, group, found)
-    return found
-
-
-def _attend_group(query: torch.Tensor, kv: PagedKV, layer: int, group: Group, found: torch.Tensor) -> None:
-    config, batch = kv.config, len(group.used)
-    rows = query[group.row : group.row + batch * group.count]
-    asked = rows.view(batch, group.count, config.kv_heads, config.groups, config.head_dim).permute(0, 2, 3, 1, 4)
-    held = kv.heads.index_select(0, group.index[layer]).view(2, batch, config.kv_heads, group.keys, config.head_dim)
-    for number, used in enumerate(group.used):
-        held[1, number, :, used:].zero_()
-    keys, values = held.view(2, -1, group.keys, config.head_dim)
-    target = found[group.row : group.row + batch * group.count].view(batch, group.count, -1)
-    for block in group.blocks:
-        part = _weighted(asked[:, :, :, block.first : block.last], keys, values, block, kv)
-        target[:, block.first : block.last] = part.permute(0, 3, 1, 2, 4).flatten(2)
-
-
-def _weighted(asked: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, block: Block, kv: PagedKV) -> torch.Tensor:
-    """asked [batch, kv_heads, groups, rows, dim], keys and values [batch * kv_heads, length, dim] -> as asked."""
-    wanted = asked.shape[3]
-    lacking = _least_rows(asked.dtype) - asked.shape[2] * wanted
-    if lacking > 0:
-        asked = functional.pad(asked, (0, 0, 0, lacking))
-    batch, heads, groups, rows, dim = asked.shape
-    scores = kv.scores(batch * heads, groups * rows, block.reach)
-    _multiply(asked.reshape(batch * heads, -1, dim), keys[:, : block.reach].transpose(1, 2), scores)
-    split = scores.view(batch, heads, groups, rows, block.reach)
-    split[:, :, :, :wanted, block.unmasked :].masked_fill_(block.hidden, -torch.inf)
-    torch.softmax(scores, -1, out=scores)
-    return _summed(scores, values[:, : block.reach]).view(batch, heads, groups, rows, dim)[:, :, :, :wanted]
-
-
-def _summed(shares: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def _sums(shares: torch.Tensor, values: torch.Tensor, out: torch.Tensor, kv: PagedKV) -> Iterator[Product]:
     """shares [n, rows, length] times values [n, length, dim], in an order that does not depend on the length."""
-    if shares.dtype != torch.float32:
-        return torch.bmm(shares, values)
     most, least = SUM_BLOCKS
     length = shares.shape[2]
     whole = length - length % most
-    starts = [*range(0, whole, most), *range(whole, length, least), length]
-    parts = ((shares[:, :, first:last], values[:, first:last]) for first, last in pairwise(starts))
-    found = shares.new_empty((*shares.shape[:2], values.shape[2]))
-    for number, part in enumerate(parts):
-        _multiply(*part, found, add=number > 0)
-    return found
+    blocks = kv.exact and kv.dtype == torch.float32
+    starts = [*range(0, whole, most), *range(whole, length, least)] if blocks else [0]
+    for first, last in pairwise([*starts, length]):
+        yield from _products(shares[:, :, first:last], values[:, first:last], out, add=first > 0)
 
 
-def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, *, add: bool = False) -> None:
-    """left [n, rows, k] times right [n, k, columns] into `out`, or added to it.
+def _products(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, *, add: bool = False) -> Iterator[Product]:
+    """One product, or several that are the same.
 
     float32 on CPUs (MKL) gives each core whole members of a batch, and three heads do not divide well by two cores: of
     a long chunk each product is shared for itself. The bits are the same (`selftest`).
     """
     if left.dtype != torch.float32 or left.device.type != "cpu" or left.shape[1] < _MANY_ROWS:
-        torch.baddbmm(out, left, right, out=out) if add else torch.bmm(left, right, out=out)
+        yield Product(left, right, out, add)
         return
     for one, other, target in zip(left, right, out, strict=True):
-        torch.addmm(target, one, other, out=target) if add else torch.mm(one, other, out=target)
+        yield Product(one, other, target, add)
+
+
+def attend(query: torch.Tensor, kv: PagedKV, layer: int, work: Plan) -> torch.Tensor:
+    """Causal attention of all rows of a plan in one layer, whose keys and values have been written.
+
+    query [rows, heads, head_dim], scaled already; returns [rows, heads * head_dim], zero in padding rows, which the
+    next layer overwrites.
+    """
+    config = kv.config
+    for group in work.groups:
+        kv.take(group.index[layer], group.held)
+        for tail in group.tails:
+            tail.zero_()
+        rows = query[group.row : group.end].view(-1, group.count, config.kv_heads, config.groups, config.head_dim)
+        asked = rows.permute(0, 2, 3, 1, 4)
+        for block in group.blocks:
+            block.compute(asked)
+    return work.found

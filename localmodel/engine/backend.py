@@ -22,7 +22,12 @@ Matrix: TypeAlias = Any
 
 
 class Backend(Protocol):
-    """Operations on tensors of one device. Rows are tokens of any sequences, padded as `row_multiple` says."""
+    """Operations on tensors of one device. Rows are tokens of any sequences, padded as `row_multiple` says.
+
+    `kv` is the form of pages that `rope_write` and `attend` work on.
+    """
+
+    kv: type[PagedKV]
 
     def row_multiple(self, dtype: torch.dtype) -> int:
         """The number of rows of a batch must be a multiple of this."""
@@ -71,6 +76,8 @@ class Turn:
 class TorchBackend:
     """The portable form. Runs on CPUs and on CUDA. `onednn`: keep weights in oneDNN's own order where it has one."""
 
+    kv: type[PagedKV] = PagedKV
+
     def __init__(self, *, onednn: bool = True) -> None:
         self._onednn = onednn and torch.backends.mkldnn.is_available()
 
@@ -111,7 +118,7 @@ class TorchBackend:
         left, right = qkv.chunk(2, dim=-1)
         turned = (qkv * turn.cos).addcmul_(torch.cat((right, left), dim=-1).float(), turn.sin).to(qkv.dtype)
         fresh = turned[: work.written, config.heads :].reshape(-1, config.head_dim)
-        kv.slots.index_copy_(0, work.write[layer], fresh)
+        kv.put(work.write[layer], fresh)
         return turned[:, : config.heads]
 
     def attend(self, query: torch.Tensor, kv: PagedKV, layer: int, work: Plan) -> torch.Tensor:

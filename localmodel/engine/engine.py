@@ -209,7 +209,8 @@ class Engine:
 def open_parts(path: Path, device: str | None = None, *, fast: bool = False) -> Parts:
     """Load a GGUF file or a Hugging Face folder and prove its arithmetic. `device` left out: CUDA where there is one.
 
-    `fast`: weights of 8 bits on the CPU, not exact. Raises MissingModel, BadWeights, UnsupportedModel or BadTemplate.
+    `fast`: weights of 8 bits and KV of 4 on the CPU, not exact. Raises MissingModel, BadWeights, UnsupportedModel or
+    BadTemplate.
     """
     import torch
 
@@ -222,7 +223,7 @@ def open_parts(path: Path, device: str | None = None, *, fast: bool = False) -> 
         weights, tokenizer = load_gguf(file, device=device), from_gguf(file.metadata, place=place)
         source = file.metadata.get("tokenizer.chat_template")
     model = PagedModel(weights, FastBackend() if fast else None)
-    exactness = Exactness(False, "fast mode, weights of 8 bits") if fast else prove(model)
+    exactness = Exactness(False, "fast mode, weights of 8 bits, KV of 4") if fast else prove(model)
     return Parts(path.stem, model, tokenizer, for_model(source, tokenizer, place=place), exactness)
 
 

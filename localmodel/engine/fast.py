@@ -1,4 +1,5 @@
-"""Weights of 8 bits: a quarter of the bytes that each decoded token reads, for answers that need not be exact.
+"""Weights of 8 bits and KV of 4, for answers that need not be exact: a decoded token reads a quarter of the bytes, and
+a page has a sixth.
 
 A row's products depend on how many rows stand beside it, so nothing here is bit-equal to a cold run. Pages carry the
 backend's name in their identity and are never mixed with those of exact arithmetic.
@@ -9,19 +10,62 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
+from localmodel.engine.attention import PagedKV
 from localmodel.engine.backend import Matrix, TorchBackend
+from localmodel.engine.cache.identity import PAGE_TOKENS
+from localmodel.engine.config import ModelConfig
+from localmodel.engine.errors import UnsupportedModel
 from localmodel.engine.threads import FEW
+
+BLOCK, BLOCK_BYTES = 32, 20
+"""Numbers of a key or value that share a scale, and the bytes they take."""
 
 
 class Int8(NamedTuple):
-    """A weight [out, in]: row i is values[i] * scales[i] (absolute maximum of the row over 127)."""
+    """A weight [out, in]: row i is values[i] * scales[i] (absolute maximum of the row over 127, in bfloat16)."""
 
     values: torch.Tensor
     scales: torch.Tensor
 
 
+class Int4KV(PagedKV):
+    """Keys and values in blocks of 32 numbers of 4 bits, each with a scale and a least value in float16.
+
+    The blocks are rows of torch's quantised embeddings, whose lookup copies and unpacks them in one go.
+    """
+
+    layout = f"page-layer-kv-head-{PAGE_TOKENS}-int4x{BLOCK}/1"
+    exact = False
+
+    def __init__(self, config: ModelConfig, pages: int, *, dtype: torch.dtype, device: str = "cpu") -> None:
+        super().__init__(config, pages, dtype=dtype, device=device)
+        self._blocks = self.slab.view(-1, BLOCK_BYTES)
+
+    @staticmethod
+    def form(config: ModelConfig, dtype: torch.dtype) -> tuple[int, torch.dtype]:
+        """See PagedKV. Raises UnsupportedModel."""
+        if config.head_dim % BLOCK:
+            raise UnsupportedModel(f"heads of {config.head_dim} do not divide into blocks of {BLOCK}; leave out --fast")
+        return config.head_dim // BLOCK * BLOCK_BYTES, torch.uint8
+
+    def put(self, slots: torch.Tensor, fresh: torch.Tensor) -> None:
+        """See PagedKV."""
+        packed = torch.ops.quantized.embedding_bag_4bit_prepack(fresh.float().reshape(-1, BLOCK))
+        self._slots.index_copy_(0, slots, packed.view(len(fresh), -1))
+
+    def take(self, heads: torch.Tensor, out: torch.Tensor) -> None:
+        """See PagedKV."""
+        run = out.shape[1] // BLOCK
+        blocks = (heads[:, None] * run + torch.arange(run)).view(-1)
+        alone = torch.arange(len(blocks))
+        found = torch.ops.quantized.embedding_bag_4bit_rowwise_offsets(self._blocks, blocks, alone)
+        out.view(-1, BLOCK).copy_(found)
+
+
 class FastBackend(TorchBackend):
-    """As TorchBackend on CPUs, with the layers' weights as `Int8`."""
+    """As TorchBackend on CPUs, with the layers' weights as `Int8` and pages as `Int4KV`."""
+
+    kv: type[PagedKV] = Int4KV
 
     def row_multiple(self, dtype: torch.dtype) -> int:
         """See Backend."""
@@ -32,8 +76,8 @@ class FastBackend(TorchBackend):
         if head:
             return super().prepare(weight)
         wide = weight.float()
-        scales = wide.abs().amax(1).clamp_(min=1e-12) / 127
-        return Int8((wide / scales[:, None]).round_().to(torch.int8), scales)
+        scales = (wide.abs().amax(1).clamp_(min=1e-12) / 127).bfloat16()
+        return Int8((wide / scales[:, None]).round_().clamp_(-127, 127).to(torch.int8), scales)
 
     def linear(self, rows: torch.Tensor, weight: Matrix, bias: torch.Tensor | None = None) -> torch.Tensor:
         """See Backend. Many rows are multiplied by the weight unpacked, which costs less than they do."""
@@ -41,5 +85,5 @@ class FastBackend(TorchBackend):
             return super().linear(rows, weight, bias)
         if rows.shape[0] > FEW:
             return functional.linear(rows, (weight.values * weight.scales[:, None]).to(rows.dtype), bias)
-        found = torch._weight_int8pack_mm(rows.bfloat16(), weight.values, weight.scales.bfloat16()).to(rows.dtype)
+        found = torch._weight_int8pack_mm(rows.bfloat16(), weight.values, weight.scales).to(rows.dtype)
         return found if bias is None else found + bias

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch.nn import functional
 
-from localmodel.engine.attention import KEY_BLOCK, LAYOUT, SUM_BLOCKS, PagedKV, Plan, Span, plan
+from localmodel.engine.attention import KEY_BLOCK, SUM_BLOCKS, PagedKV, Plan, Span, plan
 from localmodel.engine.backend import Backend, TorchBackend, Turn
 from localmodel.engine.config import ModelConfig
 from localmodel.engine.weights import Weights
@@ -34,7 +34,7 @@ class PagedModel:
     @property
     def layout(self) -> str:
         """Name of the order of a page's bytes, for the identity of pages."""
-        return LAYOUT
+        return self.backend.kv.layout
 
     @property
     def numerics(self) -> str:
@@ -57,7 +57,7 @@ class PagedModel:
 
     def new_kv(self, pages: int) -> PagedKV:
         """A slab of `pages` pages that fits this model."""
-        return PagedKV(self.config, pages, dtype=self.dtype, device=self.device)
+        return self.backend.kv(self.config, pages, dtype=self.dtype, device=self.device)
 
     def forward(self, spans: Sequence[Span], kv: PagedKV) -> torch.Tensor:
         """Compute all tokens of `spans`, write their KV, return logits in float32: [sum of span.logits, vocab].

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-SPINS = 10_000
+SPINS = 15_000
 """Looks for new work before a thread sleeps: about as long as Python takes from one product to the next."""
 FEW = 16
 """Rows of a step whose work is so small that waking the other threads may cost more than they give."""

@@ -1,4 +1,4 @@
-"""`serve --fast`: weights of 8 bits behind the same cache rules; the scripted model has none."""
+"""`serve --fast`: weights of 8 bits and KV of 4 behind the same cache rules; the scripted model has none."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_reads_are_those_of_the_rules_and_the_mode_is_told() -> None:
         backend = open_backend("default", Sizes(200), fast=True)
     except BadSettings as error:
         pytest.skip(str(error))
-    assert backend.about.endswith("not exact: fast mode, weights of 8 bits")
+    assert backend.about.endswith("not exact: fast mode, weights of 8 bits, KV of 4")
     system = [{"type": "text", "text": "You are terse. " * 20, "cache_control": {"type": "ephemeral"}}]
     talk = [{"role": "user", "content": "Capital of France?"}]
     asked = {"model": "m", "max_tokens": 8, "system": system, "messages": talk}

@@ -33,7 +33,7 @@ _EPILOG = (
     show_default=True,
     help="Model to serve; scripted needs no weights and answers from a script.",
 )
-@click.option("--fast", is_flag=True, help="Weights of 8 bits: faster answers whose bits vary (CPU only).")
+@click.option("--fast", is_flag=True, help="Weights of 8 bits, KV of 4: faster, with bits that vary (CPU only).")
 @click.option("--rules", metavar="NAME|FILE", default="anthropic", show_default=True, help="Ruleset the cache follows.")
 @click.option(
     "--set",

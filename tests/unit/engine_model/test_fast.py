@@ -1,5 +1,7 @@
-"""Weights of 8 bits say nearly what the exact ones say, and never share a page with them."""
+"""Weights of 8 bits and KV of 4 say nearly what the exact ones say, and never share a page with them."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +9,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `local`)")
 
 from localmodel.engine.attention import Span  # noqa: E402
-from localmodel.engine.fast import FastBackend, Int8  # noqa: E402
+from localmodel.engine.errors import UnsupportedModel  # noqa: E402
+from localmodel.engine.fast import FastBackend, Int4KV, Int8  # noqa: E402
 from localmodel.engine.model import PagedModel  # noqa: E402
 from localmodel.engine.weights import load  # noqa: E402
 
@@ -29,6 +32,7 @@ def test_few_rows_and_many_are_near_the_weight_itself() -> None:
 def test_the_default_model_answers_alike_and_its_pages_stay_apart(gguf_path: Any, smol: Any) -> None:
     fast = PagedModel(load(gguf_path), FastBackend())
     assert fast.numerics != smol.numerics
+    assert fast.layout != smol.layout
     tokens = [7919 * (place + 1) % smol.config.vocab for place in range(90)]
     agree = []
     for model in (smol, fast):
@@ -37,5 +41,31 @@ def test_the_default_model_answers_alike_and_its_pages_stay_apart(gguf_path: Any
         steps = [model.forward([Span([token], 80 + i, range(6))], kv) for i, token in enumerate(tokens[80:])]
         agree.append(torch.cat([prompt, *steps]))
     exact, near = agree
-    assert torch.nn.functional.cosine_similarity(exact, near, dim=1).min() > 0.99
-    assert (exact.argmax(-1) == near.argmax(-1)).float().mean() > 0.8
+    assert torch.nn.functional.cosine_similarity(exact, near, dim=1).median() > 0.99
+    assert (exact.argmax(-1) == near.argmax(-1)).float().mean() > 0.6
+
+
+def test_keys_and_values_come_back_within_half_a_step(tiny: Callable[[str, str], Any]) -> None:
+    """A step is a 15th of what a block of 32 numbers spans; the scale itself has the precision of float16."""
+    torch.manual_seed(2)
+    config = tiny("llama", "float32").config
+    kv = Int4KV(config, 5, dtype=torch.float32, device="cpu")
+    assert kv.page_bytes * 32 == 5 * (config.layers * 2 * config.kv_heads * 16 * config.head_dim * 4)
+    put = torch.randn(3 * 16, config.head_dim) * torch.tensor([0.01, 1.0, 30.0]).repeat_interleave(16)[:, None]
+    kv.put(torch.tensor([*range(32, 48), *range(16), *range(160, 176)]), put)
+    out = torch.empty(3, 16 * config.head_dim)
+    kv.take(torch.tensor([2, 0, 10]), out)
+    found, blocks = out.view(-1, 32), put.view(-1, 32)
+    least, most = blocks.aminmax(dim=1, keepdim=True)
+    assert bool(((found - blocks).abs() <= (most - least) / 15 * 0.51 + blocks.abs() * 2e-3).all())
+    kv.write(4, kv.read(0))
+    assert torch.equal(kv.slab[4], kv.slab[0])
+    again = torch.empty(1, 16 * config.head_dim)
+    kv.take(torch.tensor([4 * config.layers * 2 * config.kv_heads]), again)
+    assert torch.equal(again[0], out[1])
+
+
+def test_heads_that_do_not_divide_into_blocks_are_refused(tiny: Callable[[str, str], Any]) -> None:
+    config = replace(tiny("llama", "float32").config, head_dim=48)
+    with pytest.raises(UnsupportedModel, match="heads of 48 do not divide into blocks of 32; leave out --fast"):
+        Int4KV(config, 1, dtype=torch.float32, device="cpu")
