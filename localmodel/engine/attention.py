@@ -1,7 +1,4 @@
-"""Paged KV memory and the attention over it, for prefill chunks, decode batches and verification alike.
-
-Layout: one slab [pages, layers, 2, kv_heads, 16, head_dim], so a page is one contiguous run of bytes for the disk, and
-the 16 positions of one head in one layer are one contiguous row, which a gather copies as a whole.
+"""Attention over paged KV, for prefill chunks, decode batches and verification alike.
 
 Why it is exact (the same bits for a token, however the prompt was cut, batched or restored):
 * keys are padded to a multiple of 64 and masked with -inf, so that a row's dot products, its softmax over the whole row
@@ -13,19 +10,15 @@ Why it is exact (the same bits for a token, however the prompt was cut, batched 
 * products are `bmm` with float32 accumulators, the softmax is one full row (torch SDPA is not invariant).
 """
 
-import ctypes
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-import numpy
 import torch
 
 from localmodel.engine.cache.identity import PAGE_TOKENS
-from localmodel.engine.cache.pages import Copy
-from localmodel.engine.config import ModelConfig
 from localmodel.engine.errors import BadBatch
+from localmodel.engine.kv import PagedKV
 
 KEY_BLOCK = 64
 SUM_BLOCKS = 256, 128
@@ -34,77 +27,6 @@ QUERY_BLOCK = 128
 _MANY_ROWS = 64
 WASTE = 1.5
 """Sequences share one product while padding them to the longest costs at most this factor."""
-
-
-class PagedKV:
-    """The slab and its pages. Pages are numbers; who owns which is the page cache's business.
-
-    A head's key or value at a position is `size` elements of `kept`, which here are its head_dim numbers as computed;
-    a subclass may keep them otherwise, see `fast.Int4KV`. `exact`: a row's bits must not depend on its neighbours.
-    """
-
-    layout = f"page-layer-kv-head-{PAGE_TOKENS}-dim/1"
-    """Part of a page's identity: changes whenever the meaning of a page's bytes does."""
-    exact = True
-
-    def __init__(self, config: ModelConfig, pages: int, *, dtype: torch.dtype, device: str = "cpu") -> None:
-        self.config, self.pages, self.dtype, self.device = config, pages, dtype, device
-        size, kept = self.form(config, dtype)
-        # Zeros, because masked positions are multiplied by zero, and zero times what memory held might be NaN.
-        self.slab = _zeros((pages, config.layers, 2, config.kv_heads, PAGE_TOKENS, size), kept, device)
-        self._heads = self.slab.view(-1, PAGE_TOKENS * size)
-        self._slots = self.slab.view(-1, size)
-        self._scratch: dict[str, torch.Tensor] = {}
-
-    @staticmethod
-    def form(config: ModelConfig, dtype: torch.dtype) -> tuple[int, torch.dtype]:
-        """(`size`, `kept`) where computing is done in `dtype`."""
-        return config.head_dim, dtype
-
-    def put(self, slots: torch.Tensor, fresh: torch.Tensor) -> None:
-        """Keep fresh [n, head_dim], keys after rotation and values, at `slots` (see `Plan.write`)."""
-        self._slots.index_copy_(0, slots, fresh)
-
-    def take(self, heads: torch.Tensor, out: torch.Tensor) -> None:
-        """Copy what was put: heads [n] (see `Group.index`) -> out [n, 16 * head_dim] in `dtype`."""
-        torch.index_select(self._heads, 0, heads, out=out)
-
-    @property
-    def page_bytes(self) -> int:
-        """Bytes of one page, all layers."""
-        return int(self.slab[0].numel() * self.slab.element_size())
-
-    def scratch(self, name: str, *shape: int) -> torch.Tensor:
-        """Memory of that name, in `dtype`, used again by every layer: new memory costs as much as filling it does."""
-        size, held = math.prod(shape), self._scratch.get(name)
-        if held is None or held.numel() < size:
-            held = self._scratch[name] = torch.zeros(size, dtype=self.dtype, device=self.device)
-        return held[:size].view(shape)
-
-    def read(self, page: int) -> bytes:
-        """A copy of a page's bytes, for a tier."""
-        held = self.slab[page].cpu()
-        return ctypes.string_at(held.data_ptr(), self.page_bytes)
-
-    def write(self, page: int, payload: bytes | bytearray | memoryview) -> None:
-        """Fill a page from a tier. Raises BadBatch if the size is not that of a page."""
-        if len(payload) != self.page_bytes:
-            raise BadBatch(f"page {page}: {len(payload)} bytes given, a page has {self.page_bytes}")
-        # bytearray: torch warns about memory that it may not write
-        self.slab[page].view(-1).copy_(torch.frombuffer(bytearray(payload), dtype=self.slab.dtype))
-
-    def copy(self, copies: Iterable[Copy]) -> None:
-        """Carry out copies on write: the first `tokens` positions of a page, all layers."""
-        for one in copies:
-            self.slab[one.target, ..., : one.tokens, :] = self.slab[one.source, ..., : one.tokens, :]
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
-    """Zeros; on CPUs memory that the system gives page by page as it is written (torch.zeros writes all of it)."""
-    if device != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    raw = numpy.zeros(math.prod(shape) * dtype.itemsize, dtype=numpy.uint8)
-    return torch.from_numpy(raw).view(dtype).view(shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +250,7 @@ def _block(batch: Sequence[Span], first: int, held: torch.Tensor, found: torch.T
     last = min(first + QUERY_BLOCK, len(batch[0].tokens))
     # In a batch the longest sequence sets the length; one alone needs no keys beyond its block's last row.
     reach = held.shape[3] if sequences > 1 else _padded(batch[0].start + last)
-    keys, values = held[:, :, :, :reach].flatten(1, 2)
+    keys, values = held[:, :, :, :reach].view(2, -1, reach, config.head_dim)
     queries = config.groups * (last - first)
     rows = max(queries, _least_rows(kv))
     asked = kv.scratch("asked", len(keys), rows, config.head_dim)

@@ -13,8 +13,9 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch.nn import functional
 
-from localmodel.engine.attention import PagedKV, Plan, attend
+from localmodel.engine.attention import Plan, attend
 from localmodel.engine.cache.pages import Copy
+from localmodel.engine.kv import PagedKV
 from localmodel.engine.sampling import Sampler, draw
 
 Matrix: TypeAlias = Any

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
-from localmodel.engine.attention import PagedKV
 from localmodel.engine.backend import Matrix, TorchBackend
 from localmodel.engine.cache.identity import PAGE_TOKENS
 from localmodel.engine.config import ModelConfig
 from localmodel.engine.errors import UnsupportedModel
+from localmodel.engine.kv import PagedKV
 from localmodel.engine.threads import FEW
 
 BLOCK, BLOCK_BYTES = 32, 20

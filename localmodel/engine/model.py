@@ -7,9 +7,10 @@ from dataclasses import replace
 import torch
 from torch.nn import functional
 
-from localmodel.engine.attention import KEY_BLOCK, SUM_BLOCKS, PagedKV, Plan, Span, plan
+from localmodel.engine.attention import KEY_BLOCK, SUM_BLOCKS, Plan, Span, plan
 from localmodel.engine.backend import Backend, TorchBackend, Turn
 from localmodel.engine.config import ModelConfig
+from localmodel.engine.kv import PagedKV
 from localmodel.engine.weights import Weights
 
 

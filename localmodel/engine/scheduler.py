@@ -18,12 +18,13 @@ from typing import Literal, Protocol, TypeAlias
 
 import torch
 
-from localmodel.engine.attention import PagedKV, Span
+from localmodel.engine.attention import Span
 from localmodel.engine.cache.core import KVCache, Lease
 from localmodel.engine.cache.identity import PAGE_TOKENS, Root
 from localmodel.engine.cache.pages import Counts
 from localmodel.engine.errors import BadBatch
 from localmodel.engine.guide import Guide
+from localmodel.engine.kv import PagedKV
 from localmodel.engine.model import PagedModel
 from localmodel.engine.sampling import Sampler
 from localmodel.engine.threads import Pace

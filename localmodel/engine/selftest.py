@@ -10,8 +10,9 @@ from itertools import pairwise
 
 import torch
 
-from localmodel.engine.attention import PagedKV, Span
+from localmodel.engine.attention import Span
 from localmodel.engine.cache.identity import PAGE_TOKENS
+from localmodel.engine.kv import PagedKV
 from localmodel.engine.model import PagedModel
 
 LAYERS = 3
