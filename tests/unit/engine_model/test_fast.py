@@ -23,7 +23,7 @@ def test_few_rows_and_many_are_near_the_weight_itself() -> None:
     assert isinstance(packed, Int8)
     assert packed.values.element_size() == 1
     wanted = torch.nn.functional.linear(rows, weight, bias)
-    for count in (1, 2, 16, 17, 40):
+    for count in (1, 2, 8, 9, 40):
         found = backend.linear(rows[:count], packed, bias)
         assert (found - wanted[:count]).abs().max() < 0.03 * wanted.abs().max(), count
     assert backend.prepare(torch.zeros(2, 64)).values.abs().max() == 0, "a row of zeros has a scale too"
