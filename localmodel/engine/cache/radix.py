@@ -88,15 +88,11 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The longest cached start of a prompt: full pages, then perhaps a part of one more. `tokens` counts both.
-
-    `node` is the last full page's node, None if there is no full page.
-    """
+    """The longest cached start of a prompt: full pages, then perhaps a part of one more. `tokens` counts both."""
 
     pages: tuple[int, ...]
     tokens: int
     tail: Tail | None
-    node: Node | None
 
 
 class RadixIndex:
@@ -112,10 +108,6 @@ class RadixIndex:
         self._clock = 0
         self._serial = 0
 
-    def __len__(self) -> int:
-        """Pages in the index."""
-        return len(self._nodes)
-
     def node_of(self, page: int) -> Node | None:
         """The node of a page, None if the index does not have it."""
         return self._nodes.get(page)
@@ -128,7 +120,7 @@ class RadixIndex:
         """The longest cached start of `tokens`, at most `limit` of them. Compares tokens, trusts no digest."""
         node = self._tops.get(root)
         if node is None:
-            return Match((), 0, None, None)
+            return Match((), 0, None)
         end = len(tokens) if limit is None else limit
         pages: list[int] = []
         at = 0
@@ -140,7 +132,7 @@ class RadixIndex:
             pages.append(node.page)
             at += PAGE_TOKENS
         tail = self._tail(node, tuple(tokens[at : min(at + PAGE_TOKENS, end)]))
-        return Match(tuple(pages), at + (tail.tokens if tail else 0), tail, node if pages else None)
+        return Match(tuple(pages), at + (tail.tokens if tail else 0), tail)
 
     @staticmethod
     def _tail(node: Node, rest: Tokens) -> Tail | None:
