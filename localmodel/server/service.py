@@ -238,7 +238,7 @@ class Service:
         self.ledger.ended(ticket, 200 if begun else turn.status, output)
         self.metrics.requests[ticket.api, turn.status] += 1
         self.metrics.verdicts[ticket.verdict.word, ticket.verdict.cause] += 1
-        if begun and ticket.first_token_at is not None:
+        if ticket.first_token_at is not None:
             self.metrics.first_token((ticket.first_token_at - ticket.at).total_seconds())
             found = ticket.counts
             self.metrics.tokens.update(read=found.read_tokens, write=found.write_tokens,
