@@ -116,12 +116,11 @@ class RadixIndex:
         """The top of a root's tree; not kept before something hangs on it, so that old namespaces cost nothing."""
         return self._tops.get(root) or Node(root, Chain(root, self._identify), None, (), -1)
 
-    def match(self, root: Root, tokens: Sequence[int], limit: int | None = None) -> Match:
-        """The longest cached start of `tokens`, at most `limit` of them. Compares tokens, trusts no digest."""
+    def match(self, root: Root, tokens: Sequence[int], end: int) -> Match:
+        """The longest cached start of the first `end` of `tokens`. Compares tokens, trusts no digest."""
         node = self._tops.get(root)
         if node is None:
             return Match((), 0, None)
-        end = len(tokens) if limit is None else limit
         pages: list[int] = []
         at = 0
         while at + PAGE_TOKENS <= end:
