@@ -15,10 +15,11 @@ from localmodel.engine.cache.identity import PAGE_TOKENS
 from localmodel.engine.config import ModelConfig
 from localmodel.engine.errors import UnsupportedModel
 from localmodel.engine.kv import PagedKV
-from localmodel.engine.threads import FEW
 
 BLOCK, BLOCK_BYTES = 32, 20
 """Numbers of a key or value that share a scale, and the bytes they take."""
+FEW = 16
+"""Rows up to which a weight is multiplied as it is kept; more of them pay for unpacking it."""
 
 
 class Int8(NamedTuple):
