@@ -31,8 +31,9 @@ def wait_briefly() -> None:
 class Pace:
     """Runs steps of few rows with all threads or with one, whichever was faster lately.
 
-    All are faster on idle cores, one where other processes want them: a step of one token is 120 products, each of
-    which waits for the slowest thread. What is computed does not depend on it (`selftest`). `use` sets the number.
+    All are faster on idle cores, one where other processes want them: a step of one token is 180 products or more (of
+    the default model), each of which waits for the slowest thread. What is computed does not depend on it
+    (`selftest`). `use` sets the number.
     """
 
     threads: int
