@@ -7,7 +7,8 @@ Why it is exact (the same bits for a token, however the prompt was cut, batched 
   blocks of 128: one of 256 is summed as two of 128 are, whereas one of 192 or of 512 is not;
 * no product has fewer rows than `_least_rows`, for below that other kernels are taken;
 * the padding of values is zero, so that what a page held before can never reach a result, not even as NaN;
-* products are `bmm` with float32 accumulators, the softmax is one full row (torch SDPA is not invariant).
+* products are `bmm` (of long chunks in float32 `mm`, one by one) with float32 accumulators, the softmax is one full row
+  (torch SDPA is not invariant).
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,9 +23,11 @@ from localmodel.engine.kv import PagedKV
 
 KEY_BLOCK = 64
 SUM_BLOCKS = 256, 128
-"""Keys that are summed at once in float32: as long as there are so many, and then."""
+"""Keys that are summed at once in float32: the first number while so many are left, then the second."""
 QUERY_BLOCK = 128
+"""Rows of a sequence that share a product, at most: a longer chunk is cut."""
 _MANY_ROWS = 64
+"""From so many rows on the cores share each float32 product for itself, see `_products`."""
 WASTE = 1.5
 """Sequences share one product while padding them to the longest costs at most this factor."""
 

@@ -75,12 +75,12 @@ class Turn:
 
 
 class TorchBackend:
-    """The portable form. Runs on CPUs and on CUDA. `onednn`: keep weights in oneDNN's own order where it has one."""
+    """The portable form. Runs on CPUs and on CUDA. Keeps weights in oneDNN's own order where that has one."""
 
     kv: type[PagedKV] = PagedKV
 
-    def __init__(self, *, onednn: bool = True) -> None:
-        self._onednn = onednn and torch.backends.mkldnn.is_available()
+    def __init__(self) -> None:
+        self._onednn = torch.backends.mkldnn.is_available()
 
     def row_multiple(self, dtype: torch.dtype) -> int:
         """See Backend."""

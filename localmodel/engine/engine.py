@@ -206,15 +206,15 @@ class Engine:
             LOG.warning("pages that could not be stored or restored, and are computed instead: %s", dict(refused))
 
 
-def open_parts(path: Path, device: str | None = None, *, fast: bool = False) -> Parts:
-    """Load a GGUF file or a Hugging Face folder and prove its arithmetic. `device` left out: CUDA where there is one.
+def open_parts(path: Path, *, fast: bool = False) -> Parts:
+    """Load a GGUF file or a Hugging Face folder and prove its arithmetic, on CUDA where there is one.
 
     `fast`: weights of 8 bits and KV of 4 on the CPU, not exact. Raises MissingModel, BadWeights, UnsupportedModel or
     BadTemplate.
     """
     import torch
 
-    device = device or ("cuda" if torch.cuda.is_available() and not fast else "cpu")
+    device = "cuda" if torch.cuda.is_available() and not fast else "cpu"
     place = str(path)
     if path.is_dir():
         weights, tokenizer, source = load(path, device=device), from_folder(path), source_in_folder(path)
@@ -227,13 +227,13 @@ def open_parts(path: Path, device: str | None = None, *, fast: bool = False) -> 
     return Parts(path.stem, model, tokenizer, for_model(source, tokenizer, place=place), exactness)
 
 
-def sizes_for(model: PagedModel, memory: int | None = None) -> Sizes:
-    """Sizes that suit the memory that is free (bytes; left out: this machine's).
+def sizes_for(model: PagedModel) -> Sizes:
+    """Sizes that suit the memory that is free.
 
     At most as many pages as the batch needs in its worst case, twice over, so that there is room for a cache; at least
     one window.
     """
-    memory = _free_memory() if memory is None else memory
+    memory = _free_memory()
     page_bytes = model.new_kv(1).page_bytes
     window = -(-model.config.context // PAGE_TOKENS) + 1
     batch = Sizes(0).batch

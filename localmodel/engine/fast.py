@@ -1,5 +1,5 @@
-"""Weights of 8 bits and KV of 4, for answers that need not be exact: a decoded token reads a quarter of the bytes, and
-a page has a sixth.
+"""Weights of 8 bits and KV of 4, for answers that need not be exact: the layers' weights have a quarter of the bytes
+that they have in float32 (half of those in bfloat16), a page a sixth (a third). The head keeps its dtype.
 
 A row's products depend on how many rows stand beside it, so nothing here is bit-equal to a cold run. Pages carry the
 backend's name in their identity and are never mixed with those of exact arithmetic.
@@ -20,6 +20,8 @@ FEW_ROWS = 8
 """Rows up to which torch's product of 8 bits is the faster one."""
 BLOCK, BLOCK_BYTES = 32, 20
 """Numbers of a key or value that share a scale, and the bytes they take."""
+FEW = 16
+"""Rows up to which a weight is multiplied as it is kept; more of them pay for unpacking it."""
 
 
 class Int8(NamedTuple):

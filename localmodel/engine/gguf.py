@@ -51,7 +51,6 @@ class GgufFile:
     """An open file. `data` is the whole of it, mapped; close by dropping the last reference."""
 
     path: Path
-    version: int
     metadata: dict[str, Any]
     tensors: dict[str, TensorInfo]
     data: mmap.mmap
@@ -92,7 +91,7 @@ class _Reader:
         keys = self._count(self._number("Q"), MAX_METADATA, "metadata keys")
         metadata = dict(self._pair() for _ in range(keys))
         infos = [self._info() for _ in range(tensors)]
-        return GgufFile(self._path, version, metadata, self._placed(infos, metadata), self._data)
+        return GgufFile(self._path, metadata, self._placed(infos, metadata), self._data)
 
     def _bad(self, fact: str) -> BadWeights:
         return BadWeights(f"{self._path}: {fact}")

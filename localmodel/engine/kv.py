@@ -31,7 +31,7 @@ class PagedKV:
     def __init__(self, config: ModelConfig, pages: int, *, dtype: torch.dtype, device: str = "cpu") -> None:
         self.config, self.pages, self.dtype, self.device = config, pages, dtype, device
         size, kept = self.form(config, dtype)
-        # Zeros, because masked positions are multiplied by zero, and zero times what memory held might be NaN.
+        # Zeros come free (`_zeros`); attention relies on nothing that was not written (see `attention.py`).
         self.slab = _zeros((pages, config.layers, 2, config.kv_heads, PAGE_TOKENS, size), kept, device)
         self._heads = self.slab.view(-1, PAGE_TOKENS * size)
         self._slots = self.slab.view(-1, size)
@@ -56,7 +56,8 @@ class PagedKV:
         return int(self.slab[0].numel() * self.slab.element_size())
 
     def scratch(self, name: str, *shape: int) -> torch.Tensor:
-        """Memory of that name, in `dtype`, used again by every layer: new memory costs as much as filling it does."""
+        """Memory of that name, in `dtype`, for every layer and the next pass again: new memory costs as much as filling
+        it does. So a plan's views of it are good for its own pass only."""
         size, held = math.prod(shape), self._scratch.get(name)
         if held is None or held.numel() < size:
             held = self._scratch[name] = torch.zeros(size, dtype=self.dtype, device=self.device)

@@ -123,8 +123,8 @@ class Scheduler:
     model: PagedModel
     kv: PagedKV
     cache: KVCache
-    budget: int = 512
-    batch: int = 8
+    budget: int
+    batch: int
     pace: Pace = field(default_factory=lambda: Pace(torch.get_num_threads(), torch.set_num_threads))
     waiting: "deque[Job]" = field(default_factory=deque)
     running: list[Run] = field(default_factory=list)

@@ -20,8 +20,8 @@ def wait_briefly() -> None:
     """Let waiting threads spin a little, then sleep, unless the environment says otherwise. Before torch is imported.
 
     OpenMP reads this once, when torch is loaded. On two idle cores a decoded token took 95 ms with threads that sleep
-    at once and 60 ms with these; with threads that spin for long, as is OpenMP's default, a prefill of 1,024 tokens
-    beside two busy processes took 45 s instead of 6 s.
+    at once and 60 ms with ones that looked 10,000 times; with threads that spin for long, as is OpenMP's default, a
+    prefill of 1,024 tokens beside two busy processes took 45 s instead of 6 s.
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         os.environ.update(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT=str(SPINS))
@@ -31,8 +31,9 @@ def wait_briefly() -> None:
 class Pace:
     """Runs steps of few rows with all threads or with one, whichever was faster lately.
 
-    All are faster on idle cores, one where other processes want them: a step of one token is 120 products, each of
-    which waits for the slowest thread. What is computed does not depend on it (`selftest`). `use` sets the number.
+    All are faster on idle cores, one where other processes want them: a step of one token is 180 products or more (of
+    the default model), each of which waits for the slowest thread. What is computed does not depend on it
+    (`selftest`). `use` sets the number.
     """
 
     threads: int

@@ -35,7 +35,7 @@ def result_text(content: Any) -> str:
 
 
 def without_media(block: Any) -> Any:
-    """Media by digest: the scripted model reads no images, but another image is another prompt."""
+    """Media by digest: no model here reads images, but another image is another prompt."""
     if not isinstance(block, dict) or block.get("type") not in _MEDIA:
         return block
     return {"type": block["type"], "digest": blake2b(dump(block), digest_size=8).hexdigest()}

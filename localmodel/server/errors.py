@@ -2,6 +2,7 @@
 
     ServerError           anything the server refuses, with the HTTP status and both dialects' names for it
     ├── BadRequest        400: the body, or something that the provider itself refuses
+    │   └── PromptTooLong 400: the prompt does not fit into the model's window
     ├── Unauthorised      401: no key, or none of those given with --api-key
     ├── NotFound          404: no such path or model
     ├── WrongMethod       405: the path is there, the method is not

@@ -85,9 +85,6 @@ class Service:
         claimed: bool | None = None
         try:
             claimed = await unless_gone(request, _claimed(events))
-        except ServerError as error:
-            turn.status = turn.dialect.status(error)
-            raise
         finally:
             if claimed is None:
                 await events.aclose()
@@ -188,23 +185,25 @@ class Service:
         return paced(self._events(turn), self.limits.ping_s, self.limits.reply_s, self._stop)
 
     async def _paced(self, turn: Turn) -> AsyncGenerator[Event | None, None]:
-        """The events with signs of silence; every failure as a `ServerError`."""
+        """The events with signs of silence; every failure as a `ServerError`, whose status becomes the call's."""
         try:
             async with aclosing(self._timed(turn)) as events:
                 async for event in events:
                     yield event
-        except Stopped:
-            turn.status = 529
-            raise Overloaded("the server is stopping; send the request again later") from None
-        except TimeoutError:
-            turn.status = 504
-            raise TimedOut(f"the reply took longer than {self.limits.reply_s:g} s") from None
-        except ServerError:
-            raise
         except Exception as error:
-            turn.status = 500
-            LOG.exception("generation of %s failed", turn.ticket.id)
-            raise BackendFailed("the model failed; see the server's log") from error
+            refusal = self._refusal(turn, error)
+            turn.status = turn.dialect.status(refusal)
+            raise refusal from None
+
+    def _refusal(self, turn: Turn, error: Exception) -> ServerError:
+        if isinstance(error, ServerError):
+            return error
+        if isinstance(error, Stopped):
+            return Overloaded("the server is stopping; send the request again later")
+        if isinstance(error, TimeoutError):
+            return TimedOut(f"the reply took longer than {self.limits.reply_s:g} s")
+        LOG.error("generation of %s failed", turn.ticket.id, exc_info=error)
+        return BackendFailed("the model failed; see the server's log")
 
     async def _stream(self, turn: Turn, paced: "AsyncGenerator[Event | None, None]") -> AsyncGenerator[bytes, None]:
         try:
@@ -238,7 +237,7 @@ class Service:
         self.ledger.ended(ticket, 200 if begun else turn.status, output)
         self.metrics.requests[ticket.api, turn.status] += 1
         self.metrics.verdicts[ticket.verdict.word, ticket.verdict.cause] += 1
-        if begun and ticket.first_token_at is not None:
+        if ticket.first_token_at is not None:
             self.metrics.first_token((ticket.first_token_at - ticket.at).total_seconds())
             found = ticket.counts
             self.metrics.tokens.update(read=found.read_tokens, write=found.write_tokens,

@@ -378,6 +378,10 @@ def test_a_full_queue_is_an_overload_in_each_dialect() -> None:
             assert chat.status == 503
             assert chat.headers["retry-after"] == "1"
         assert until(lambda: found.scheduler.idle and found.counts.in_use == 0)
+    with serving.running(None, LocalBackend(engine(queue=0)), sets=SETS) as server:
+        client, paths = server.client("k"), ("/v1/messages", "/v1/chat/completions")
+        told = [client.post(path, body("hi", stream=on)).status for on in (False, True) for path in paths]
+        assert told == [call["status"] for call in client.calls()] == [529, 503, 529, 503], "recorded as answered"
 
 
 def test_metrics_count_pages_by_state(big: Big, client: Client) -> None:

@@ -8,7 +8,7 @@ pages, from the look-up until it ends. Everything is synchronous and single-thre
     with cache.lease(root, prompt, limit=min(entitled, len(prompt) - 1)) as lease:
         lease.matched                      # tokens whose KV is reused: the number to report, never more than `limit`
         for copy in lease.reserve():       # pages for the whole prompt (or reserve(n), chunk by chunk)
-            slab[copy.target, :, : copy.tokens] = slab[copy.source, :, : copy.tokens]
+            slab[copy.target, …, : copy.tokens, :] = slab[copy.source, …, : copy.tokens, :]
         table = lease.pages                # position p is slot p % 16 of page table[p // 16]
         …compute positions lease.matched … len(prompt) - 1, writing their KV through the table…
         lease.commit(len(prompt))          # from now on others can reuse it, while this sequence goes on
@@ -92,7 +92,7 @@ class KVCache:
         return self._store.refused
 
     def match(self, root: Root, tokens: Sequence[int], limit: int | None = None) -> Match:
-        """The longest start of `tokens` in memory, without claiming it: true until the next operation. For routing."""
+        """The longest start of `tokens` in memory, without claiming it: true until the next operation."""
         return self._store.index.match(root, tokens, _limit(tokens, limit))
 
     def lease(self, root: Root, tokens: Sequence[int], *, limit: int | None = None) -> "Lease":

@@ -88,15 +88,11 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The longest cached start of a prompt: full pages, then perhaps a part of one more. `tokens` counts both.
-
-    `node` is the last full page's node, None if there is no full page.
-    """
+    """The longest cached start of a prompt: full pages, then perhaps a part of one more. `tokens` counts both."""
 
     pages: tuple[int, ...]
     tokens: int
     tail: Tail | None
-    node: Node | None
 
 
 class RadixIndex:
@@ -112,10 +108,6 @@ class RadixIndex:
         self._clock = 0
         self._serial = 0
 
-    def __len__(self) -> int:
-        """Pages in the index."""
-        return len(self._nodes)
-
     def node_of(self, page: int) -> Node | None:
         """The node of a page, None if the index does not have it."""
         return self._nodes.get(page)
@@ -124,12 +116,11 @@ class RadixIndex:
         """The top of a root's tree; not kept before something hangs on it, so that old namespaces cost nothing."""
         return self._tops.get(root) or Node(root, Chain(root, self._identify), None, (), -1)
 
-    def match(self, root: Root, tokens: Sequence[int], limit: int | None = None) -> Match:
-        """The longest cached start of `tokens`, at most `limit` of them. Compares tokens, trusts no digest."""
+    def match(self, root: Root, tokens: Sequence[int], end: int) -> Match:
+        """The longest cached start of the first `end` of `tokens`. Compares tokens, trusts no digest."""
         node = self._tops.get(root)
         if node is None:
-            return Match((), 0, None, None)
-        end = len(tokens) if limit is None else limit
+            return Match((), 0, None)
         pages: list[int] = []
         at = 0
         while at + PAGE_TOKENS <= end:
@@ -140,7 +131,7 @@ class RadixIndex:
             pages.append(node.page)
             at += PAGE_TOKENS
         tail = self._tail(node, tuple(tokens[at : min(at + PAGE_TOKENS, end)]))
-        return Match(tuple(pages), at + (tail.tokens if tail else 0), tail, node if pages else None)
+        return Match(tuple(pages), at + (tail.tokens if tail else 0), tail)
 
     @staticmethod
     def _tail(node: Node, rest: Tokens) -> Tail | None:

@@ -7,7 +7,7 @@ class Machine:
     """A machine on which a step takes `seconds[threads]`."""
 
     def __init__(self, seconds: dict[int, float]) -> None:
-        self.seconds, self.now, self.threads, self.ran = seconds, 0.0, 4, [0, 0]
+        self.seconds, self.now, self.threads = seconds, 0.0, 4
         self.pace = Pace(4, self.use, lambda: self.now)
 
     def use(self, threads: int) -> None:

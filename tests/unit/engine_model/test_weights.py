@@ -48,7 +48,7 @@ def test_dequantises_as_the_gguf_package_does(tmp_path: Path, gguf: Any, name: s
     with path.open("rb") as opened:
         data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
     info = TensorInfo("w", name, tuple(wanted.shape), 5, raw.nbytes)
-    found = dequantise(GgufFile(path, 3, {}, {"w": info}, data), info).float().numpy()
+    found = dequantise(GgufFile(path, {}, {"w": info}, data), info).float().numpy()
     assert numpy.array_equal(found, wanted, equal_nan=True)
 
 
