@@ -20,8 +20,6 @@ FEW_ROWS = 8
 """Rows up to which torch's product of 8 bits is the faster one."""
 BLOCK, BLOCK_BYTES = 32, 20
 """Numbers of a key or value that share a scale, and the bytes they take."""
-FEW = 16
-"""Rows up to which a weight is multiplied as it is kept; more of them pay for unpacking it."""
 
 
 class Int8(NamedTuple):
