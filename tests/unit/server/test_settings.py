@@ -1,6 +1,7 @@
 """What the server is started with: rules and single values over them, scripts, and refusals in one line."""
 
 import re
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from localmodel.server.app import route_of
 from localmodel.server.errors import BadSettings
 from localmodel.server.ruleset import ruleset
 from localmodel.server.scripted import read_script
-from localmodel.server.serve import build
+from localmodel.server.serve import build, listen
 from localmodel.server.settings import Settings, checked
 
 NOW = datetime(2026, 11, 29, tzinfo=UTC)
@@ -70,6 +71,14 @@ def test_other_addresses_need_a_key() -> None:
         checked(Settings(api_keys=[" "]))
 
 
+def test_an_address_that_cannot_be_had_names_what_to_change() -> None:
+    with closing(listen("127.0.0.1", 0)) as taken, pytest.raises(BadSettings, match="choose another port"):
+        listen("127.0.0.1", taken.getsockname()[1])
+    for host in ("no.such.host.invalid", "192.0.2.1"):
+        with pytest.raises(BadSettings, match=f"--host {re.escape(host)} .* choose another host"):
+            listen(host, 0)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -80,7 +89,7 @@ def test_other_addresses_need_a_key() -> None:
     ],
 )
 def test_wrong_scripts_name_the_place(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "s.toml"
+    path = tmp_path / "s.txt"  # read as TOML, whatever its name, unless that ends in .json
     path.write_text(text)
     with pytest.raises(BadSettings, match=re.escape(words)):
         read_script(path)
