@@ -84,11 +84,10 @@ def listen(host: str, port: int) -> socket.socket:
             found.bind(address)
             found.listen(2048)
             until_listening.pop_all()
-    except OSError as error:
-        other = "port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "host"
-        raise BadSettings(
-            f"--host {host} --port {port}: cannot listen: {error.strerror}; choose another {other}"
-        ) from None
+    except (OSError, UnicodeError) as error:  # the latter for what cannot be a host's name at all
+        number, why = (error.errno, error.strerror) if isinstance(error, OSError) else (None, "no host's name")
+        other = "port" if number in (errno.EADDRINUSE, errno.EACCES) else "host"
+        raise BadSettings(f"--host {host} --port {port}: cannot listen: {why}; choose another {other}") from None
     return found
 
 

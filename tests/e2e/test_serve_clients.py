@@ -2,6 +2,7 @@
 
 import json
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from localmodel.server.scripted import ScriptedBackend
 from localmodel.server.settings import Limits
 
 Json = dict[str, Any]
+Done = subprocess.CompletedProcess[str]
 LONG = "word " * 100
 CHAT: Json = {"model": "m", "messages": [{"role": "user", "content": "Hi."}]}
 ALL = [
@@ -179,3 +181,21 @@ def test_either_header_may_hold_the_key() -> None:
             headers = {"x-api-key": one, "authorization": f"Bearer {two}"}
             assert client.post("/v1/messages", message("Hi."), headers).status == status
         assert len(found.client("right").calls()) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--api-key", "\udcff"], "--api-key: its value is no UTF-8 text"),
+        (["--rules", "x\udcff"], "--rules: its value is no UTF-8 text"),
+        (["--kv-gib", "nan"], "--kv-gib: "),
+        (["--host", "a..b", "--api-key", "k"], "choose another host"),
+        (["--set", "min_tokens=1\nx"], "--set min_tokens=1 x: value is"),
+    ],
+)
+def test_a_value_that_no_option_can_have_is_told_in_one_line(
+    cachewright: Callable[..., Done], options: list[str], words: str
+) -> None:
+    done = cachewright("serve", "--model", "scripted", "--port", "0", *options)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert words in done.stderr

@@ -66,7 +66,12 @@ def test_unknown_rulesets_and_models_are_refused() -> None:
 def test_other_addresses_need_a_key() -> None:
     with pytest.raises(BadSettings, match="add --api-key"):
         checked(Settings(host="0.0.0.0"))
+    for host in ("", "localhost.example", "10.0.0.1", "::"):
+        with pytest.raises(BadSettings, match="add --api-key"):
+            checked(Settings(host=host))
     assert checked(Settings(host="0.0.0.0", api_keys=["k"])).host == "0.0.0.0"
+    for host in ("localhost", "127.0.0.2", "::1"):
+        assert checked(Settings(host=host)).host == host
     with pytest.raises(BadSettings, match="is empty"):
         checked(Settings(api_keys=[" "]))
 
@@ -74,7 +79,7 @@ def test_other_addresses_need_a_key() -> None:
 def test_an_address_that_cannot_be_had_names_what_to_change() -> None:
     with closing(listen("127.0.0.1", 0)) as taken, pytest.raises(BadSettings, match="choose another port"):
         listen("127.0.0.1", taken.getsockname()[1])
-    for host in ("no.such.host.invalid", "192.0.2.1"):
+    for host in ("no.such.host.invalid", "192.0.2.1", "a..b", "x" * 300):
         with pytest.raises(BadSettings, match=f"--host {re.escape(host)} .* choose another host"):
             listen(host, 0)
 
