@@ -219,6 +219,7 @@ class Service:
                         self._finish(turn)
                     yield made
         except ServerError as error:
+            self._finish(turn)
             yield turn.writer.failed(error)
 
     async def _collect(self, turn: Turn) -> JsonObject:

@@ -1,5 +1,6 @@
 """What real clients send and how they take the answers: sent for real over HTTP, one rule of compatibility a test."""
 
+import http.client
 import json
 import socket
 import subprocess
@@ -95,6 +96,21 @@ def test_null_and_empty_text_beside_calls_are_one_prompt(client: Client) -> None
     assert same["prompt_tokens_details"]["cached_tokens"] == same["prompt_tokens"] > 100
 
 
+# ---- streams -------------------------------------------------------------------------------------------------
+
+
+def test_data_is_one_line_to_clients_that_split_by_splitlines(tmp_path: Path) -> None:
+    """As all on httpx's `iter_lines` do, LiteLLM and so aider among them."""
+    text = "a\u2028b\u2029c\x85d\x0b\x0c\x1c\x1d\x1e e\r\n f"
+    with serving.running(script=serving.script(tmp_path, {"text": text})) as found:
+        for path, body in ALL:
+            reply = found.client().post(path, {**body, "stream": True})
+            lines = [line for line in reply.raw.decode().splitlines() if line]
+            assert all(line.startswith(("event: ", "data: ")) for line in lines), path
+            told = "".join(json.dumps(data, ensure_ascii=False) for _, data in reply.events)
+            assert "a\u2028b\u2029c\x85d" in told
+
+
 # ---- refusals ------------------------------------------------------------------------------------------------
 
 
@@ -164,6 +180,30 @@ def test_stopping_tells_each_dialect_in_its_own_status(tmp_path: Path) -> None:
         thread.join()
     assert replies == {"/v1/messages": 529, "/v1/chat/completions": 503, "/v1/responses": 503}
     assert set(found.service.metrics.requests) == {("messages", 529), ("chat", 503), ("responses", 503)}
+
+
+@pytest.mark.parametrize("reply", [{"text": "on " * 999, "piece_ms": 40}, {"text": "a", "delay_ms": 9000}])
+def test_a_reply_that_takes_too_long_ends_and_is_booked_before_its_end_is_read(tmp_path: Path, reply: Json) -> None:
+    with serving.running(Limits(reply_s=0.2), script=serving.script(tmp_path, reply)) as found:
+        client = found.client()
+        for path, body in ALL:
+            whole = client.post(path, body)
+            assert (whole.status, "longer than 0.2 s" in whole.raw.decode()) == (504, True)
+            for _ in range(2):
+                streamed = client.post(path, {**body, "stream": True})
+                assert "longer than 0.2 s" in streamed.raw.decode().splitlines()[-2]
+                assert client.calls()[-1]["ended_at"] is not None
+        assert set(found.service.metrics.requests) == {("messages", 504), ("chat", 504), ("responses", 504)}
+
+
+def test_a_body_that_does_not_arrive_is_refused() -> None:
+    with serving.running(Limits(body_s=0.2)) as found:
+        place = urlsplit(found.url)
+        with socket.create_connection((place.hostname or "", place.port or 0), timeout=10) as late:
+            late.sendall(b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{")
+            reply = http.client.HTTPResponse(late)
+            reply.begin()
+            assert reply.status == 400 and b"did not arrive within 0.2 s" in reply.read()
 
 
 def test_a_path_below_messages_is_refused_in_its_dialect(client: Client) -> None:
