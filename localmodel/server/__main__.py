@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def _stop(reason: str) -> NoReturn:
-    print(f"cachewright: {reason}", file=sys.stderr)
+    print(f"cachewright: {' '.join(reason.splitlines())}", file=sys.stderr)  # an option's value may hold line ends
     sys.exit(WRONG_USAGE)
 
 

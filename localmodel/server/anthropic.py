@@ -83,7 +83,7 @@ class MessageWriter:
 
     def failed(self, error: ServerError) -> bytes:
         """The `error` event."""
-        return sse("error", anthropic_error(error, self._ticket.id))
+        return sse("error", anthropic_error(error, self._ticket.request_id))
 
     def final(self) -> JsonObject:
         """The message as far as it came."""

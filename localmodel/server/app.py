@@ -93,10 +93,10 @@ class Pages:
     async def count_tokens(self, request: Request) -> Response:
         """`POST /v1/messages/count_tokens`: exact, cheap, and never in the way of a generation."""
         request.state.dialect = anthropic.DIALECT
-        body.authorised(request, self._service.settings.api_keys)
+        key = body.authorised(request, self._service.settings.api_keys)
         sent = await body.json_body(request, self._service.limits)
         parse(CountTokensRequest, sent)
-        return _json({"input_tokens": await self._service.count(request, sent)})
+        return _json({"input_tokens": await self._service.count(sent, key)})
 
     async def models(self, request: Request) -> Response:
         """`GET /v1/models`, in Anthropic's shape where `anthropic-version` is sent."""
@@ -153,7 +153,8 @@ async def _refused(request: Request, error: Exception, more: Mapping[str, str] |
     assert isinstance(error, ServerError)
     spoken: dialect.Dialect | None = getattr(request.state, "dialect", None)
     if spoken is None:
-        spoken = anthropic.DIALECT if _speaks_anthropic(request) else chat.DIALECT
+        messages = _speaks_anthropic(request) or request.url.path.startswith("/v1/messages")
+        spoken = anthropic.DIALECT if messages else chat.DIALECT
     name = f"req_{uuid4().hex[:24]}"
     headers = {"request-id": name, "x-request-id": name, **(more or {})}
     status = spoken.status(error)

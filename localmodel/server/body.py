@@ -17,26 +17,29 @@ _AGENT = "x-claude-code-agent-id"
 _WIDTH = 128
 
 
-def key_of(request: Request) -> str | None:
-    """The API key: `x-api-key` or a bearer token, on every path; `None` where neither was sent."""
-    key = request.headers.get("x-api-key")
-    if key:
-        return key
+def keys_of(request: Request) -> list[str]:
+    """The API keys sent: `x-api-key`, then a bearer token, on every path; some clients send both."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    return token.strip() or None if scheme.lower() == "bearer" else None
+    found = [request.headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else ""]
+    return [key for key in found if key]
 
 
 def authorised(request: Request, allowed: list[str]) -> str | None:
-    """The request's key. Raises `Unauthorised` where keys were given at start and this is none of them."""
-    key = key_of(request)
-    if not allowed:
-        return key
-    sent = (key or "").encode(errors="replace")
-    # Every key is compared, so that the time says nothing about which of them is close.
-    equal = [compare_digest(sent, one.encode(errors="replace")) for one in allowed]
-    if not any(equal):
+    """The request's key, `None` where it has none.
+
+    Raises `Unauthorised` where keys were given at start and none of those sent is one of them.
+    """
+    sent = keys_of(request)
+    right = [key for key in sent if _among(key, allowed)] if allowed else sent
+    if allowed and not right:
         raise Unauthorised("invalid x-api-key; send one that was given with --api-key, as x-api-key or Bearer")
-    return key
+    return right[0] if right else None
+
+
+def _among(key: str, allowed: list[str]) -> bool:
+    # Every key is compared, so that the time says nothing about which of them is close.
+    equal = [compare_digest(key.encode(errors="replace"), one.encode(errors="replace")) for one in allowed]
+    return any(equal)
 
 
 def session_of(request: Request) -> tuple[str, str]:

@@ -64,7 +64,7 @@ class ChatWriter:
 
     def failed(self, error: ServerError) -> bytes:
         """The error as the stream's last chunk."""
-        return sse(None, openai_error(error, self._ticket.id))
+        return sse(None, openai_error(error, self._ticket.request_id))
 
     def final(self) -> JsonObject:
         """The completion as far as it came."""

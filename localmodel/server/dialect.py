@@ -123,10 +123,16 @@ def openai_status(error: ServerError) -> int:
     return error.openai_status or error.status
 
 
+_LINE_ENDS = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\x85\u2028\u2029"}
+"""Line ends to Python's `splitlines`, by which some clients (all on httpx's `iter_lines`, such as LiteLLM) split."""
+
+
 def sse(name: str | None, data: JsonObject) -> bytes:
-    """One server-sent event."""
-    head = b"" if name is None else b"event: " + name.encode() + b"\n"
-    return head + b"data: " + dump(data) + b"\n\n"
+    """One server-sent event, its data on what every client takes for one line."""
+    head, text = b"" if name is None else b"event: " + name.encode() + b"\n", dump(data)
+    for end, escaped in _LINE_ENDS.items():
+        text = text.replace(end, escaped)
+    return head + b"data: " + text + b"\n\n"
 
 
 def stops(value: Any, field_name: str) -> tuple[str, ...]:

@@ -34,7 +34,10 @@ def _add(talk: mapping.Conversation, row: JsonObject, where: str) -> None:
     elif role == "tool":
         talk.say("user", mapping.tool_result(row.get("tool_call_id"), blocks))
     elif role == "assistant":
-        talk.say("assistant", *_reasoning(row), *blocks, *_calls(row, where))
+        calls = _calls(row, where)
+        # Beside calls an empty text is how some clients write what others write as null: no text at all.
+        said = [] if calls and row.get("content") == "" else blocks
+        talk.say("assistant", *_reasoning(row), *said, *calls)
     elif role == "user":
         talk.say("user", *blocks)
     else:

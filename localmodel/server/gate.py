@@ -26,7 +26,9 @@ class Gate:
 
     @asynccontextmanager
     async def slot(self) -> AsyncGenerator[None, None]:
-        """Wait for a slot and hold it."""
+        """Wait for a slot and hold it. Raises `Overloaded` where the queue has filled up since `check`."""
+        if self._slots.locked():
+            self.check()
         self.waiting += 1
         try:
             await self._slots.acquire()

@@ -52,6 +52,11 @@ class Ticket:
     status: int | None = None
     output_tokens: int | None = None
 
+    @property
+    def request_id(self) -> str:
+        """The id of the HTTP request, the same in its headers and in an error on its stream."""
+        return f"req_{self.id[-24:]}"
+
 
 @dataclass(slots=True)
 class Ledger:

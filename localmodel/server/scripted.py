@@ -91,7 +91,8 @@ def read_script(path: Path) -> Script:
         place = ".".join(str(step) for step in first["loc"]) or "the whole"
         raise BadSettings(f"{path}: {place}: {first['msg']}") from None
     except ValueError as error:
-        raise BadSettings(f"{path}: not {path.suffix[1:].upper() or 'TOML'}: {error}") from None
+        form = "JSON" if path.suffix == ".json" else "TOML"
+        raise BadSettings(f"{path}: not {form}: {error}") from None
 
 
 class ScriptedBackend:

@@ -1,5 +1,6 @@
 """Putting the server together and running it until it is told to stop."""
 
+import errno
 import signal
 import socket
 import sys
@@ -77,14 +78,16 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, _, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # The protocol is named so that asyncio turns delays off (TCP_NODELAY): a reply would wait 40 ms for its body.
-        found = socket.socket(family, socket.SOCK_STREAM, protocol)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen(2048)
-    except OSError as error:
-        raise BadSettings(
-            f"--host {host} --port {port}: cannot listen: {error.strerror}; choose another port"
-        ) from None
+        with ExitStack() as until_listening:
+            found = until_listening.enter_context(socket.socket(family, socket.SOCK_STREAM, protocol))
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind(address)
+            found.listen(2048)
+            until_listening.pop_all()
+    except (OSError, UnicodeError) as error:  # the latter for what cannot be a host's name at all
+        number, why = (error.errno, error.strerror) if isinstance(error, OSError) else (None, "no host's name")
+        other = "port" if number in (errno.EADDRINUSE, errno.EACCES) else "host"
+        raise BadSettings(f"--host {host} --port {port}: cannot listen: {why}; choose another {other}") from None
     return found
 
 

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from uuid import uuid4
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +17,7 @@ from localmodel.server.gate import Gate
 from localmodel.server.ledger import Ledger, Ticket
 from localmodel.server.metrics import Metrics
 from localmodel.server.model import Backend, Claimed, Event, Finished, Generation, Started
+from localmodel.server.offered import choice, offered
 from localmodel.server.record import Recorder
 from localmodel.server.render import Caller, Rendered, caller, render
 from localmodel.server.settings import Limits, Settings
@@ -94,9 +94,9 @@ class Service:
         headers = _headers(turn.ticket, known=claimed)
         return EventStream(request, self._stream(turn, events), headers, partial(self._finish, turn))
 
-    async def count(self, request: Request, sent: JsonObject) -> int:
+    async def count(self, sent: JsonObject, key: str | None) -> int:
         """Tokens of a Messages body; takes no slot and leaves nothing behind. Raises `BadRequest`."""
-        return (await self._render(sent, caller(reading.key_of(request)))).prompt.total
+        return (await self._render(sent, caller(key))).prompt.total
 
     def stop(self) -> None:
         """Let open replies go on for the grace period, then end each with an error. Called from the event loop."""
@@ -152,7 +152,7 @@ class Service:
     def _generation(self, incoming: Incoming, rendered: Rendered, who: Caller) -> Generation:
         body, left = incoming.body, self.backend.context_window - rendered.prompt.total
         asked = left if incoming.max_tokens is None else incoming.max_tokens
-        tools = {tool["name"]: tool for tool in body.get("tools") or [] if isinstance(tool.get("name"), str)}
+        tools = offered(body)
         output = body.get("output_config")
         form = output.get("format") if isinstance(output, dict) else None
         schema = form.get("schema") if isinstance(form, dict) else None
@@ -161,7 +161,7 @@ class Service:
             body=rendered.body,
             max_tokens=min(asked, left),
             tools=tools,
-            choice=_choice(body.get("tool_choice"), tools),
+            choice=choice(body, tools),
             format=schema if isinstance(schema, dict) else None,
             stop=incoming.stop,
             sampling=sampling,
@@ -185,17 +185,18 @@ class Service:
         return paced(self._events(turn), self.limits.ping_s, self.limits.reply_s, self._stop)
 
     async def _paced(self, turn: Turn) -> AsyncGenerator[Event | None, None]:
-        """The events with signs of silence; every failure as a `ServerError`, whose status becomes the call's."""
+        """The events with signs of silence; every failure as a `ServerError`, whose status is the call's."""
         try:
             async with aclosing(self._timed(turn)) as events:
                 async for event in events:
                     yield event
         except Exception as error:
-            refusal = self._refusal(turn, error)
-            turn.status = turn.dialect.status(refusal)
-            raise refusal from None
+            told = self._told(error, turn)
+            turn.status = turn.dialect.status(told)
+            raise told from None
 
-    def _refusal(self, turn: Turn, error: Exception) -> ServerError:
+    def _told(self, error: Exception, turn: Turn) -> ServerError:
+        """What the client is told of a failure; the log gets what the client is not told."""
         if isinstance(error, ServerError):
             return error
         if isinstance(error, Stopped):
@@ -218,6 +219,7 @@ class Service:
                         self._finish(turn)
                     yield made
         except ServerError as error:
+            self._finish(turn)
             yield turn.writer.failed(error)
 
     async def _collect(self, turn: Turn) -> JsonObject:
@@ -247,19 +249,6 @@ class Service:
             self.recorder.write(ticket, turn.incoming.sent, turn.rendered, response, turn.session)
 
 
-def _choice(choice: object, tools: dict[str, JsonObject]) -> str | tuple[str, str]:
-    """The tool choice of a Messages body. Raises `BadRequest` where it asks for a tool that is not offered."""
-    kind = choice.get("type") if isinstance(choice, dict) else "auto"
-    if kind == "tool" and isinstance(choice, dict):
-        name = choice.get("name")
-        if not isinstance(name, str) or name not in tools:
-            raise BadRequest(f"tool_choice: tool {str(name)[:80]!r} is not among the tools", "tool_choice")
-        return "tool", name
-    if kind == "any" and not tools:
-        raise BadRequest("tool_choice: may only be specified while providing tools", "tool_choice")
-    return kind if kind in ("any", "none") else "auto"
-
-
 async def _claimed(events: "AsyncGenerator[Event | None, None]") -> bool:
     """Whether it is known what the call reuses: false where it still waits when a sign of life is due."""
     return isinstance(await anext(events), Claimed)
@@ -267,8 +256,7 @@ async def _claimed(events: "AsyncGenerator[Event | None, None]") -> bool:
 
 def _headers(ticket: Ticket, *, known: bool = True) -> dict[str, str]:
     """The truth about the call; nothing of it where it is not known yet."""
-    name = f"req_{uuid4().hex[:24]}"
-    named = {"request-id": name, "x-request-id": name}
+    named = {"request-id": ticket.request_id, "x-request-id": ticket.request_id}
     if not known:
         return named
     return {

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -10,8 +11,6 @@ from localmodel.server.errors import BadSettings
 
 VARIABLE = "CACHEWRIGHT_SERVE"
 """Environment variable that holds the settings as JSON: unlike arguments, it keeps API keys off the process list."""
-
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class Settings(BaseModel):
@@ -55,14 +54,23 @@ def from_environment() -> Settings:
         found = Settings.model_validate_json(os.environ.get(VARIABLE, "{}"))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise BadSettings(f"{VARIABLE}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        place = f"--{first['loc'][0]}".replace("_", "-") if first["loc"] else VARIABLE
+        raise BadSettings(f"{place}: {first['msg']}") from None
     return checked(found)
 
 
 def checked(settings: Settings) -> Settings:
     """The same settings. Raises `BadSettings` where they would open the server to a network without a key."""
-    if settings.host not in LOOPBACK and not settings.api_keys:
+    if not settings.api_keys and not _loopback(settings.host):
         raise BadSettings(f"--host {settings.host}: reachable from other machines; add --api-key KEY or use 127.0.0.1")
     if any(not key.strip() for key in settings.api_keys):
         raise BadSettings("--api-key: is empty; give a key of at least one character")
     return settings
+
+
+def _loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`; a name is not asked after, since what it means may change."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -116,6 +116,12 @@ def command(
 
 def _environment(settings: dict[str, object]) -> dict[str, str]:
     """Settings do not go as arguments: API keys would stand in the list of processes."""
+    for name, value in settings.items():
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            option = {"sets": "set", "api_keys": "api-key"}.get(name, name)
+            fail(f"--{option}: its value is no UTF-8 text; give one that is", ExitCode.USAGE)
     return {**os.environ, "CACHEWRIGHT_SERVE": json.dumps(settings)}
 
 

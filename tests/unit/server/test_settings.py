@@ -1,6 +1,7 @@
 """What the server is started with: rules and single values over them, scripts, and refusals in one line."""
 
 import re
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from localmodel.server.app import route_of
 from localmodel.server.errors import BadSettings
 from localmodel.server.ruleset import ruleset
 from localmodel.server.scripted import read_script
-from localmodel.server.serve import build
+from localmodel.server.serve import build, listen
 from localmodel.server.settings import Settings, checked
 
 NOW = datetime(2026, 11, 29, tzinfo=UTC)
@@ -65,9 +66,22 @@ def test_unknown_rulesets_and_models_are_refused() -> None:
 def test_other_addresses_need_a_key() -> None:
     with pytest.raises(BadSettings, match="add --api-key"):
         checked(Settings(host="0.0.0.0"))
+    for host in ("", "localhost.example", "10.0.0.1", "::"):
+        with pytest.raises(BadSettings, match="add --api-key"):
+            checked(Settings(host=host))
     assert checked(Settings(host="0.0.0.0", api_keys=["k"])).host == "0.0.0.0"
+    for host in ("localhost", "127.0.0.2", "::1"):
+        assert checked(Settings(host=host)).host == host
     with pytest.raises(BadSettings, match="is empty"):
         checked(Settings(api_keys=[" "]))
+
+
+def test_an_address_that_cannot_be_had_names_what_to_change() -> None:
+    with closing(listen("127.0.0.1", 0)) as taken, pytest.raises(BadSettings, match="choose another port"):
+        listen("127.0.0.1", taken.getsockname()[1])
+    for host in ("no.such.host.invalid", "192.0.2.1", "a..b", "x" * 300):
+        with pytest.raises(BadSettings, match=f"--host {re.escape(host)} .* choose another host"):
+            listen(host, 0)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +94,7 @@ def test_other_addresses_need_a_key() -> None:
     ],
 )
 def test_wrong_scripts_name_the_place(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "s.toml"
+    path = tmp_path / "s.txt"  # read as TOML, whatever its name, unless that ends in .json
     path.write_text(text)
     with pytest.raises(BadSettings, match=re.escape(words)):
         read_script(path)
