@@ -6,6 +6,7 @@
     ├── UnsupportedModel  the file is sound, but this engine cannot run it (architecture, tensor type, rope scaling)
     ├── BadTemplate       a chat template cannot be taken apart into block segments
     ├── BadGrammar        a schema that answers cannot be confined to
+    ├── BadLogits         the model computed no numbers to draw a token from
     ├── EngineStopped     a bug has stopped the engine; see the log
     ├── QueueFull         more requests wait than may; later there will be room
     └── BadBatch          the forward pass was called wrongly (a bug of the caller)
@@ -37,6 +38,10 @@ class BadTemplate(EngineError):
 
 class BadGrammar(EngineError):
     """A schema that answers cannot be confined to, or an answer that left its grammar."""
+
+
+class BadLogits(EngineError):
+    """Logits that no token can be drawn from: NaN, or too large."""
 
 
 class EngineStopped(EngineError):

@@ -20,6 +20,7 @@ FEW_ROWS = 8
 """Rows up to which torch's product of 8 bits is the faster one."""
 BLOCK, BLOCK_BYTES = 32, 20
 """Numbers of a key or value that share a scale, and the bytes they take."""
+LARGEST = torch.finfo(torch.float16).max
 
 
 class Int8(NamedTuple):
@@ -51,7 +52,8 @@ class Int4KV(PagedKV):
 
     def put(self, slots: torch.Tensor, fresh: torch.Tensor) -> None:
         """See PagedKV."""
-        packed = torch.ops.quantized.embedding_bag_4bit_prepack(fresh.float().reshape(-1, BLOCK))
+        kept = fresh.float().clamp(-LARGEST, LARGEST)  # beyond float16 the least value of a block would be infinite
+        packed = torch.ops.quantized.embedding_bag_4bit_prepack(kept.reshape(-1, BLOCK))
         self._slots.index_copy_(0, slots, packed.view(len(fresh), -1))
 
     def take(self, heads: torch.Tensor, out: torch.Tensor) -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 
 MAX_SEED = (1 << 63) - 1
+COLDEST = 1e-30
+"""Sampling below this temperature is sampling at it: logits over less are infinite, and nothing else could differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class Sampler:
         """A token for logits [vocab]. The filters apply in the usual order: temperature, top_k, top_p."""
         if self.greedy:
             return int(logits.argmax())
-        ordered, tokens = (logits.cpu().float() / self.params.temperature).sort(descending=True, stable=True)
+        scaled = logits.cpu().float() / max(self.params.temperature, COLDEST)
+        ordered, tokens = scaled.sort(descending=True, stable=True)
         if 0 < self.params.top_k < len(ordered):
             ordered = ordered[: self.params.top_k]
         shares = ordered.softmax(-1)

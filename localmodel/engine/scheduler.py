@@ -22,7 +22,7 @@ from localmodel.engine.attention import Span
 from localmodel.engine.cache.core import KVCache, Lease
 from localmodel.engine.cache.identity import PAGE_TOKENS, Root
 from localmodel.engine.cache.pages import Counts
-from localmodel.engine.errors import BadBatch
+from localmodel.engine.errors import BadBatch, BadLogits
 from localmodel.engine.guide import Guide
 from localmodel.engine.kv import PagedKV
 from localmodel.engine.model import PagedModel
@@ -240,16 +240,17 @@ class Scheduler:
 
     def _answer(self, ready: Sequence[Run], logits: torch.Tensor) -> None:
         """Draw a token for each request of `ready` that has a row of logits, and hand it out."""
-        rows = [run for run in ready if run.job.max_tokens > 0]
-        for row, run in enumerate(rows):
-            if run.job.guide is not None:
-                self._tell(run, lambda one, row=row: one.job.guide.confine(logits[row]))
-        if not rows:
-            return
-        drawn = self.model.backend.sample(logits, [run.job.sampler for run in rows])
-        for run, token in zip(rows, drawn, strict=True):
+        rows = list(enumerate(run for run in ready if run.job.max_tokens > 0))
+        for row, run in rows:
             if run in self.running:
-                self._tell(run, lambda one, token=token: self._take(one, token))
+                self._tell(run, lambda one, row=row: _confine(one, logits[row]))
+        left = [(row, run) for row, run in rows if run in self.running]
+        if not left:
+            return
+        kept = logits if len(left) == len(rows) else logits[[row for row, _ in left]]
+        drawn = self.model.backend.sample(kept, [run.job.sampler for _, run in left])
+        for (_, run), token in zip(left, drawn, strict=True):
+            self._tell(run, lambda one, token=token: self._take(one, token))
 
     def _take(self, run: Run, token: int) -> None:
         job = run.job
@@ -284,3 +285,11 @@ class Scheduler:
         if run in self.running:
             self._leave(run)
         run.job.listener.failed(error)
+
+
+def _confine(run: Run, logits: torch.Tensor) -> None:
+    """Leave the tokens that may come next, logits [vocab] in place. Raises BadLogits or BadGrammar."""
+    if not bool(logits.amax().isfinite()):
+        raise BadLogits(f"the model computed no numbers at position {run.done - 1}; its arithmetic overflowed")
+    if run.job.guide is not None:
+        run.job.guide.confine(logits)

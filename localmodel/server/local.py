@@ -85,6 +85,8 @@ class LocalBackend:
     ) -> AsyncGenerator[Event, None]:
         """Answer in the engine's next batches."""
         heard = Mailbox(request, self._engine, asyncio.get_running_loop())
+        # In a thread of its own: it may have to wait for somebody else's grammar to be compiled.
+        guide = None if _grammar(request) is None else await asyncio.to_thread(self._guide, request)
         job = self._engine.job(
             request.space,
             list(prompt),
@@ -92,7 +94,7 @@ class LocalBackend:
             max_tokens=request.max_tokens,
             params=_params(request),
             listener=heard,
-            guide=self._guide(request),
+            guide=guide,
         )
         try:
             self._engine.submit(job)

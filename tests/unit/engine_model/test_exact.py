@@ -158,6 +158,23 @@ def test_the_proof_holds_and_notices_a_backend_that_depends_on_its_rows(tiny: Ti
     assert "rows differ from the cold run" in verdict.reason
 
 
+@pytest.mark.parametrize("most", [192, 256, 320, 384, 448])
+def test_sums_that_depend_on_how_many_keys_there_are_are_found(tiny: Tiny, most: int) -> None:
+    """Long texts are where that begins: whole sums of 512 keys here are not what sums of 256 and 192 are."""
+    from localmodel.engine.backend import TorchBackend
+
+    class Careless(TorchBackend):
+        def attend(self, query: Any, kv: Any, layer: int, work: Any) -> Any:
+            found = super().attend(query, kv, layer, work)
+            for block in [block for group in work.groups for block in group.blocks]:
+                block.target.mul_(1 + 1e-3 * (block.scores.shape[-1] > most))
+            return found
+
+    model = tiny("llama", "float32")
+    model.backend = Careless()
+    assert not prove(model).exact
+
+
 @pytest.mark.parametrize(
     ("span", "fact"),
     [

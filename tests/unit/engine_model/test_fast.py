@@ -65,6 +65,22 @@ def test_keys_and_values_come_back_within_half_a_step(tiny: Callable[[str, str],
     assert torch.equal(again[0], out[1])
 
 
+@pytest.mark.parametrize("value", [0.0, 1e-45, 1e4, 65504.0, 7e4, 1e6, torch.inf])
+def test_what_float16_cannot_hold_is_kept_as_the_largest_that_it_can(
+    tiny: Callable[[str, str], Any], value: float
+) -> None:
+    config = tiny("llama", "float32").config
+    kv = Int4KV(config, 1, dtype=torch.float32, device="cpu")
+    turns = torch.where(torch.arange(config.head_dim) % 2 == 0, value, -value)
+    kv.put(torch.tensor([0, 1, 2]), torch.stack([torch.full_like(turns, value), torch.full_like(turns, -value), turns]))
+    out = torch.empty(1, 16 * config.head_dim)
+    kv.take(torch.tensor([0]), out)
+    found = out.view(16, -1)[:3]
+    wanted = min(value, 65504.0)
+    signs = torch.stack([torch.ones_like(turns), -torch.ones_like(turns), torch.where(turns > 0, 1.0, -1.0)])
+    assert torch.allclose(found, wanted * signs, rtol=1e-3, atol=1e-6)
+
+
 def test_heads_that_do_not_divide_into_blocks_are_refused(tiny: Callable[[str, str], Any]) -> None:
     config = replace(tiny("llama", "float32").config, head_dim=48)
     with pytest.raises(UnsupportedModel, match="heads of 48 do not divide into blocks of 32; leave out --fast"):

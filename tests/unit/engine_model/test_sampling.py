@@ -37,6 +37,12 @@ def test_shares_are_those_of_the_softmax() -> None:
         assert abs(drawn.count(token) / 4000 - share) < 0.03
 
 
+@pytest.mark.parametrize("temperature", [1e-30, 1e-38, 1e-45, 1e-300, 5e-324])
+def test_the_coldest_temperatures_draw_the_best(temperature: float) -> None:
+    """In float32 such a temperature is 0, or what is divided by it infinite: there are no shares to draw from."""
+    assert set(many(SamplingParams(temperature=temperature, seed=1), 20)) == {1, 3}
+
+
 def test_a_seed_repeats_whatever_is_drawn_beside_it() -> None:
     params = SamplingParams(temperature=1.0, seed=42)
     alone = many(params, 50)

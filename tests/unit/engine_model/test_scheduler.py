@@ -17,7 +17,7 @@ from localmodel.engine.cache.core import KVCache  # noqa: E402
 from localmodel.engine.cache.identity import Root  # noqa: E402
 from localmodel.engine.cache.store import Offload  # noqa: E402
 from localmodel.engine.cache.tiers import HostTier  # noqa: E402
-from localmodel.engine.errors import BadBatch  # noqa: E402
+from localmodel.engine.errors import BadBatch, BadLogits  # noqa: E402
 from localmodel.engine.sampling import Sampler, SamplingParams  # noqa: E402
 from localmodel.engine.scheduler import Job, Scheduler  # noqa: E402
 
@@ -244,6 +244,20 @@ def test_a_broken_listener_fails_alone(model: Any) -> None:
     found.submit(good)
     steps(found)
     assert isinstance(heard(bad).error, ValueError)
+    assert heard(good).tokens == alone(model, good.tokens, 8)
+
+
+def test_who_has_no_numbers_to_draw_from_fails_alone(model: Any) -> None:
+    found = scheduler(model)
+    found.submit(job(TALK[:40], most=0))
+    steps(found)
+    found.kv.slab.fill_(torch.nan)
+    bad = [job(TALK[:40], 32, heard=Heard(broken=True), temperature=heat, seed=1) for heat in (0.0, 1.0)]
+    good = job(TALK[60:100])
+    for one in (bad[0], good, bad[1]):
+        found.submit(one)
+    steps(found)
+    assert all(isinstance(heard(one).error, BadLogits) and heard(one).reused == 32 for one in bad)
     assert heard(good).tokens == alone(model, good.tokens, 8)
 
 
