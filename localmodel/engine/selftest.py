@@ -41,7 +41,7 @@ class Exactness:
 def prove(model: PagedModel) -> Exactness:
     """Run the same tokens in ten ways through the first layers and the head.
 
-    About half a second of one core for the default model in float32.
+    A third of a second on two cores for the default model in float32.
     """
     few = model.first_layers(min(LAYERS, model.config.layers))
     tokens = _text(model, TOKENS)
