@@ -46,8 +46,8 @@ bench: $(VENV)/.dev ## calls/s, MiB of a large audit; a small one: SESSIONS=60 R
 bench-import: $(VENV)/.dev ## audit 2,000 sessions, beside ccusage and cachemiss if on PATH
 	@$(BIN)/python -m tests.bench.imports --sessions $(SESSIONS) --repeat $(REPEAT)
 
-bench-engine: $(VENV)/.peers ## the engine beside transformers, same weights, some minutes
-	@$(BIN)/python tests/bench/bench_engine.py
+bench-engine: $(VENV)/.peers ## the engine beside transformers, same weights, 20 minutes
+	@$(BIN)/python tests/bench/bench_engine.py --bfloat16
 
 bench-proxy: $(VENV)/.dev ## what the proxy adds; MITMDUMP=PATH LITELLM=PATH to compare
 	@$(BIN)/python tests/bench/bench_proxy.py $(if $(MITMDUMP),--mitmdump $(MITMDUMP)) $(if $(LITELLM),--litellm $(LITELLM))
