@@ -66,8 +66,7 @@ class LocalBackend:
     async def check(self, request: Generation) -> None:
         """Compile the grammar of a forced tool or format, and look at the sampling."""
         _params(request)
-        if _grammar(request) is not None:
-            await asyncio.to_thread(self._guide, request)
+        await self._guide(request)
 
     def pages(self) -> Mapping[str, int]:
         """Pages of the pool by state, and those of the tiers beside it."""
@@ -85,8 +84,6 @@ class LocalBackend:
     ) -> AsyncGenerator[Event, None]:
         """Answer in the engine's next batches."""
         heard = Mailbox(request, self._engine, asyncio.get_running_loop())
-        # In a thread of its own: it may have to wait for somebody else's grammar to be compiled.
-        guide = None if _grammar(request) is None else await asyncio.to_thread(self._guide, request)
         job = self._engine.job(
             request.space,
             list(prompt),
@@ -94,7 +91,7 @@ class LocalBackend:
             max_tokens=request.max_tokens,
             params=_params(request),
             listener=heard,
-            guide=guide,
+            guide=await self._guide(request),
         )
         try:
             self._engine.submit(job)
@@ -107,12 +104,13 @@ class LocalBackend:
         finally:
             self._engine.cancel(job)
 
-    def _guide(self, request: Generation) -> Guide | None:
+    async def _guide(self, request: Generation) -> Guide | None:
         grammar = _grammar(request)
         if grammar is None:
             return None
         try:
-            return self._engine.guides.guide(grammar)
+            # In another thread: it may have to be compiled, or to wait until somebody else's is.
+            return await asyncio.to_thread(self._engine.guides.guide, grammar)
         except BadGrammar as error:
             raise BadRequest(f"schema: cannot be followed: {error}") from None
 
